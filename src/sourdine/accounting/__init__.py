@@ -1,0 +1,43 @@
+"""What an event costs: curves with two-sided bounds, named theorems, Rényi costs, calibration."""
+
+from sourdine.accounting.calibration import Plan, calibrate
+from sourdine.accounting.composition import (
+    Promise,
+    advanced,
+    advanced_tanh,
+    amplified,
+    basic,
+    gaussian_sigma,
+    gaussian_sigma_classic,
+    group,
+    group_simple,
+    optimal,
+    optimal_delta,
+)
+from sourdine.accounting.curve import Interval, PrivacyCurve, curve
+from sourdine.accounting.loss import PrivacyLoss
+from sourdine.accounting.renyi import Renyi, moments_epsilon, renyi, zcdp_epsilon
+
+__all__ = [
+    "Interval",
+    "Plan",
+    "PrivacyCurve",
+    "PrivacyLoss",
+    "Promise",
+    "Renyi",
+    "advanced",
+    "advanced_tanh",
+    "amplified",
+    "basic",
+    "calibrate",
+    "curve",
+    "gaussian_sigma",
+    "gaussian_sigma_classic",
+    "group",
+    "group_simple",
+    "moments_epsilon",
+    "optimal",
+    "optimal_delta",
+    "renyi",
+    "zcdp_epsilon",
+]

@@ -1,0 +1,263 @@
+"""The privacy curve of an event: epsilon, delta and trade-off, each as an interval.
+
+Guarantee: the upper end is proven. It is H_eps of a pair that dominates the event (pairs.py,
+lattice.py), with truncated mass counted as lost and rounding errors bounded (convolution.py). The
+lower end is what some mechanism and data that the event describes really give away, so no accountant
+could claim less; it is no promise to anyone, but shows how tight the upper end is.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy import optimize
+
+from sourdine import checks
+from sourdine.accounting import exact, shuffle
+from sourdine.accounting.dominating import Worst, gaussian_mu, worst
+from sourdine.accounting.numerical import Direction
+from sourdine.accounting.pairs import ROUNDING, Pair, tails
+from sourdine.errors import NotAccountable
+from sourdine.events import (
+    ApproximateEvent,
+    Event,
+    LaplaceEvent,
+    NonPrivateEvent,
+    RandomizedResponseEvent,
+    ShuffledEvent,
+)
+
+_MOST_LAPLACE = 12
+
+
+class Interval(NamedTuple):
+    """A number known up to an interval; `upper` is the proven bound."""
+
+    lower: float
+    upper: float
+
+
+class PrivacyCurve(ABC):
+    """delta as a function of epsilon >= 0, for the worse of the two directions."""
+
+    @abstractmethod
+    def delta(self, epsilon: float) -> Interval:
+        """The smallest delta for this epsilon >= 0."""
+
+    def epsilon(self, delta: float) -> Interval:
+        """The smallest epsilon >= 0 for this delta in (0, 1)."""
+        delta = checks.delta(delta)
+        return Interval(
+            _largest_above(lambda e: self.delta(e).lower, delta),
+            _smallest_below(lambda e: self.delta(e).upper, delta),
+        )
+
+    def epsilon_upper(self, delta: float) -> float:
+        """Only the proven end of epsilon, for searches."""
+        return self.epsilon(delta).upper
+
+    def tradeoff(self, fpr: float) -> Interval:
+        """The smallest false-negative rate of any test of membership with this false-positive rate.
+
+        f(a) = sup over epsilon >= 0 of max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))
+        (Dong, Roth, Su 2022, Proposition 2.5). Here the *lower* end is the proven bound.
+        """
+        fpr = checks.not_negative("fpr", fpr)
+        if fpr >= 1:
+            return Interval(0.0, 0.0)
+        top = min(600.0, 1.0 - math.log(max(fpr, 1e-12)))
+        grid = np.concatenate(([0.0], np.geomspace(1e-4, top, 160)))
+        bounds = [self.delta(float(e)) for e in grid]
+        upper = np.array([b.upper for b in bounds])
+        lower = np.array([b.lower for b in bounds])
+        proven = np.maximum(1 - upper - np.exp(grid) * fpr, np.exp(-grid) * (1 - upper - fpr))
+        # Between two grid points delta is at least its value at the right one.
+        right = np.append(lower[1:], 0.0)
+        possible = np.maximum(1 - right - np.exp(grid) * fpr, np.exp(-grid) * (1 - right - fpr))
+        return Interval(max(0.0, float(proven.max())), max(0.0, float(possible.max())))
+
+
+class ExactCurve(PrivacyCurve):
+    """A closed form, known up to rounding."""
+
+    def __init__(self, profile: exact.Profile) -> None:
+        self._profile = profile
+
+    def delta(self, epsilon: float) -> Interval:
+        value, error = self._profile(checks.not_negative("epsilon", epsilon))
+        return Interval(max(0.0, value - error), min(1.0, value + error))
+
+
+class OneStepCurve(PrivacyCurve):
+    """A single release, straight from its pairs: P(L > e) - exp(e) Q(L > e)."""
+
+    def __init__(self, found: Worst) -> None:
+        self._above = (found.forward, found.backward)
+        self._attained = found.attained or ()
+
+    def delta(self, epsilon: float) -> Interval:
+        epsilon = checks.not_negative("epsilon", epsilon)
+        lower = max((_hockey(pair, epsilon, -1) for pair in self._attained), default=0.0)
+        return Interval(lower, max(_hockey(pair, epsilon, +1) for pair in self._above))
+
+
+class ComposedCurve(PrivacyCurve):
+    """A composition on the grid, both directions."""
+
+    def __init__(self, found: list[tuple[Worst, int]], accuracy: float) -> None:
+        above = zip(*[((w.forward, n), (w.backward, n)) for w, n in found], strict=True)
+        seen = [(w.attained, n) for w, n in found if w.attained is not None]
+        below = zip(*[((a[0], n), (a[1], n)) for a, n in seen], strict=True) if seen else [(), ()]
+        self._directions = [
+            Direction(tuple(over), tuple(under), accuracy)
+            for over, under in zip(above, below, strict=True)
+        ]
+        if self._directions[0] == self._directions[1]:
+            del self._directions[1]
+
+    def delta(self, epsilon: float) -> Interval:
+        epsilon = checks.not_negative("epsilon", epsilon)
+        lower = upper = 0.0
+        for direction in self._directions:
+            if direction.delta_rough(epsilon) > lower:
+                lower = max(lower, direction.delta_lower(epsilon))
+                upper = max(upper, direction.delta_upper(epsilon))
+        return Interval(lower, max(lower, upper))
+
+    def epsilon(self, delta: float) -> Interval:
+        delta = checks.delta(delta)
+        lower = upper = 0.0
+        for direction in self._directions:
+            # The second direction is usually the easier one: a rough bound often settles it.
+            if upper == 0.0 or direction.epsilon_rough(delta) > lower:
+                lower = max(lower, direction.epsilon_lower(delta))
+                upper = max(upper, direction.epsilon_upper(delta))
+        return Interval(min(lower, upper), upper)
+
+    def epsilon_upper(self, delta: float) -> float:
+        upper = 0.0
+        for direction in self._directions:
+            if upper == 0.0 or direction.epsilon_rough(delta) > upper:
+                upper = max(upper, direction.epsilon_upper(delta))
+        return upper
+
+
+class ShuffledCurve(PrivacyCurve):
+    """Shuffled batches alone: no amplification above, the threshold attack below."""
+
+    def __init__(self, event: ShuffledEvent, adjacency: str, above: PrivacyCurve) -> None:
+        self._event, self._adjacency, self._above = event, adjacency, above
+
+    def delta(self, epsilon: float) -> Interval:
+        lower = shuffle.lower_delta(self._event, self._adjacency, epsilon)
+        upper = self._above.delta(epsilon).upper
+        return Interval(min(lower, upper), upper)
+
+    def epsilon(self, delta: float) -> Interval:
+        lower = shuffle.lower_epsilon(self._event, self._adjacency, checks.delta(delta))
+        upper = self._above.epsilon(delta).upper
+        return Interval(min(lower, upper), upper)
+
+
+def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) -> PrivacyCurve:
+    """The privacy curve of an event under an adjacency.
+
+    Closed forms are used where they exist: Gaussian composition, Laplace composition, randomized
+    response and other pure or approximate promises, and single releases. Everything else is composed
+    on a grid chosen so that epsilon is known to about `accuracy`, as far as memory allows.
+
+    Raises NotAccountable where no proof covers the event under this adjacency.
+    """
+    checks.adjacency(adjacency)
+    parts = event.parts
+    if any(isinstance(part, NonPrivateEvent) for part, _ in parts):
+        return ExactCurve(lambda _: (1.0, 0.0))
+    if not parts:
+        return ExactCurve(lambda _: (0.0, 0.0))
+    mu = gaussian_mu(event, adjacency)
+    if mu is not None:
+        return ExactCurve(exact.gaussian(mu))
+    if len(parts) == 1:
+        closed = _closed_form(*parts[0], adjacency)
+        if closed is not None:
+            return closed
+    return ComposedCurve([(worst(part, adjacency), count) for part, count in parts], accuracy)
+
+
+def _closed_form(event: Event, count: int, adjacency: str) -> PrivacyCurve | None:
+    found = worst(event, adjacency)
+    match event:
+        case ShuffledEvent():
+            above = OneStepCurve(found) if count == 1 else ComposedCurve([(found, count)], 1e-6)
+            return ShuffledCurve(event, adjacency, above)
+        case ApproximateEvent():
+            return ExactCurve(exact.randomized_response(event.epsilon, count, event.delta))
+        case RandomizedResponseEvent(buckets=2) if event.flip < 1:
+            epsilon0 = math.log((1 - event.flip / 2) / (event.flip / 2))
+            return ExactCurve(exact.randomized_response(epsilon0, count))
+        case LaplaceEvent() if 1 < count <= _MOST_LAPLACE:
+            return ExactCurve(exact.laplace(found.forward.high, count))
+    return OneStepCurve(found) if count == 1 else None
+
+
+def _hockey(pair: Pair, epsilon: float, side: int) -> float:
+    p, q = tails(pair, epsilon)
+    scaled = math.exp(min(epsilon, 700.0)) * q
+    return min(1.0, max(0.0, p - scaled + side * ROUNDING * (p + scaled)))
+
+
+def _smallest_below(delta_upper: Callable[[float], float], delta: float) -> float:
+    """An epsilon with delta_upper(epsilon) <= delta, as small as the search finds."""
+    if delta_upper(0.0) <= delta:
+        return 0.0
+    high = _bracket(delta_upper, delta)
+    if math.isinf(high):
+        return math.inf
+    step = 1e-13 * max(1.0, high)
+    root = _root(delta_upper, delta, high) + step
+    while delta_upper(root) > delta:
+        root += step
+        step *= 2
+    return root
+
+
+def _largest_above(delta_lower: Callable[[float], float], delta: float) -> float:
+    """An epsilon with delta_lower(epsilon) >= delta, as large as the search finds."""
+    if delta_lower(0.0) <= delta:
+        return 0.0
+    high = _bracket(delta_lower, delta)
+    if math.isinf(high):
+        return math.inf
+    step = 1e-13 * max(1.0, high)
+    root = max(0.0, _root(delta_lower, delta, high) - step)
+    while root > 0 and delta_lower(root) < delta:
+        root = max(0.0, root - step)
+        step *= 2
+    return root
+
+
+def _bracket(function: Callable[[float], float], delta: float) -> float:
+    high = 1.0
+    while function(high) > delta:
+        high *= 2
+        if high > 1e9:
+            return math.inf
+    return high
+
+
+def _root(function: Callable[[float], float], delta: float, high: float) -> float:
+    low = 0.0 if high <= 1 else high / 2
+    target = math.log(delta)
+
+    def miss(epsilon: float) -> float:
+        value = function(epsilon)
+        return (math.log(value) if value > 0 else -800.0) - target
+
+    return float(optimize.brentq(miss, low, high, xtol=1e-13, rtol=1e-14))
+
+
+__all__ = ["Interval", "NotAccountable", "PrivacyCurve", "curve"]

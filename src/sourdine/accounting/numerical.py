@@ -1,0 +1,146 @@
+"""One direction of a composition on the grid: bounds on delta and epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sourdine.accounting import lattice
+from sourdine.accounting.convolution import Total, total
+from sourdine.accounting.lattice import Lattice
+from sourdine.accounting.pairs import Pair
+from sourdine.accounting.plan import Sketch
+
+Parts = tuple[tuple[Pair, int], ...]
+_KEPT = 6  # composed laws held in memory, for curves that are asked many questions
+
+
+@dataclass(frozen=True)
+class Grade:
+    """How finely to compose, and on which side of the truth."""
+
+    rounded: Callable[[Pair, float, float, float], Lattice]
+    looser: float
+    coarsest: float
+    sizes: tuple[int, int]
+
+
+# The upper grid is finer than dp-accounting's default of 1e-4 while memory allows. The rough grade only
+# ever skips work.
+_ABOVE = Grade(lattice.above, looser=1.0, coarsest=5e-5, sizes=(1 << 19, 1 << 22))
+_BELOW = Grade(lattice.below, looser=2.0, coarsest=1.5e-4, sizes=(1 << 18, 1 << 20))
+_ROUGH = Grade(lattice.above, looser=1000.0, coarsest=1.0, sizes=(1 << 14, 1 << 14))
+
+
+@dataclass
+class Direction:
+    """The pairs that dominate (`above`) and those that are attained (`below`), in one direction."""
+
+    above: Parts
+    below: Parts
+    accuracy: float
+    _sketches: dict[tuple[Parts, int], Sketch] = field(default_factory=dict, compare=False)
+    _totals: dict[tuple[Grade, int, float], Total] = field(default_factory=dict, compare=False)
+
+    def epsilon_rough(self, delta: float) -> float:
+        """A proven but loose upper bound, quickly."""
+        guess = self._sketch(self.above, delta).renyi_epsilon()
+        return self._epsilon_above(_ROUGH, delta, guess)
+
+    def epsilon_upper(self, delta: float) -> float:
+        rough = self.epsilon_rough(delta)
+        if rough == 0.0:
+            return 0.0
+        return min(rough, self._epsilon_above(_ABOVE, delta, rough))
+
+    def epsilon_lower(self, delta: float) -> float:
+        if not self.below:
+            return 0.0
+        rough = self.epsilon_rough(delta)
+        if not 0 < rough < math.inf:
+            return 0.0
+        composed = self._total(_BELOW, delta, rough)
+        root = _solve(composed.lower, composed.slope, delta, rough, float(composed.losses[-1]))
+        step = 1e-13 * max(1.0, root)
+        while root > 0 and composed.lower(root) < delta:
+            root, step = max(0.0, root - step), 2 * step
+        return root
+
+    def delta_rough(self, epsilon: float) -> float:
+        return self._total(_ROUGH, self._delta_guess(epsilon), epsilon).upper(epsilon)
+
+    def delta_upper(self, epsilon: float) -> float:
+        return self._total(_ABOVE, self._delta_guess(epsilon), epsilon).upper(epsilon)
+
+    def delta_lower(self, epsilon: float) -> float:
+        if not self.below:
+            return 0.0
+        return self._total(_BELOW, self._delta_guess(epsilon), epsilon).lower(epsilon)
+
+    def _epsilon_above(self, grade: Grade, delta: float, guess: float) -> float:
+        if not math.isfinite(guess):
+            return math.inf
+        composed = self._total(grade, delta, guess)
+        if composed.upper(0.0) <= delta:
+            return 0.0
+        last = float(composed.losses[-1])
+        if composed.upper(last) > delta:
+            return math.inf
+        root = _solve(composed.upper, composed.slope, delta, min(guess, last), last)
+        step = 1e-13 * max(1.0, root)
+        while composed.upper(root) > delta:
+            root, step = root + step, 2 * step
+        return root
+
+    def _delta_guess(self, epsilon: float) -> float:
+        return self._sketch(self.above, 1e-20).chernoff_delta(epsilon)
+
+    def _sketch(self, parts: Parts, delta: float) -> Sketch:
+        """Cut at the decade below delta, so that nearby questions share one sketch."""
+        decade = math.floor(math.log10(delta) + 1e-9)
+        key = (parts, decade)
+        if key not in self._sketches:
+            self._sketches[key] = Sketch(parts, 10.0**decade)
+        return self._sketches[key]
+
+    def _total(self, grade: Grade, delta: float, epsilon: float) -> Total:
+        parts = self.below if grade is _BELOW else self.above
+        sketch = self._sketch(parts, delta)
+        accuracy = grade.looser * self.accuracy
+        coarsest = grade.coarsest * max(1.0, math.sqrt(self.accuracy / 1e-6))
+        window = sketch.window(epsilon, accuracy, coarsest, grade.sizes)
+        key = (grade, round(math.log10(sketch.delta)), window.tilt)
+        if key not in self._totals:
+            lattices = [
+                (grade.rounded(pair, window.h, low, high), count)
+                for (pair, count), (low, high) in zip(parts, sketch.cuts(), strict=True)
+            ]
+            if len(self._totals) >= _KEPT:
+                del self._totals[next(iter(self._totals))]
+            self._totals[key] = total(lattices, window)
+        return self._totals[key]
+
+
+def _solve(
+    value: Callable[[float], float],
+    slope: Callable[[float], float],
+    delta: float,
+    guess: float,
+    last: float,
+) -> float:
+    """Where ln value(epsilon) = ln delta, by Newton's method, else by bisection."""
+    epsilon = guess
+    for _ in range(40):
+        here, fall = value(epsilon), slope(epsilon)
+        if not (0 < here < 1 and fall > 0):
+            break
+        moved = min(max(0.0, epsilon + math.log(here / delta) * here / fall), last)
+        if abs(moved - epsilon) <= 1e-13 * max(1.0, moved):
+            return moved
+        epsilon = moved
+    low, high = 0.0, last
+    while high - low > 1e-13 * max(1.0, high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if value(middle) > delta else (low, middle)
+    return high

@@ -1,0 +1,90 @@
+"""Checks of the numbers that users type, with one sentence each for what to do instead."""
+
+from __future__ import annotations
+
+import math
+
+from sourdine.errors import InputError
+
+ADJACENCIES = ("zero-out", "add-remove", "replace-one")
+UNITS = ("example", "user")
+
+
+def positive(name: str, value: float) -> float:
+    """A finite number above zero."""
+    number = _number(name, value)
+    if not math.isfinite(number) or number <= 0:
+        raise InputError(f"{name} is {value}, but it must be a finite number above zero.")
+    return number
+
+
+def not_negative(name: str, value: float) -> float:
+    """A finite number, zero allowed."""
+    number = _number(name, value)
+    if not math.isfinite(number) or number < 0:
+        raise InputError(f"{name} is {value}, but it must be a finite number, zero or above.")
+    return number
+
+
+def whole(name: str, value: float, least: int = 1) -> int:
+    """A whole number of at least `least`; 3.0 counts as whole, True does not."""
+    number = _number(name, value)
+    if not math.isfinite(number) or number != int(number) or number < least:
+        raise InputError(f"{name} is {value}, but it must be a whole number of at least {least}.")
+    return int(number)
+
+
+def rate(value: float) -> float:
+    """A sampling probability in (0, 1]."""
+    number = _number("rate", value)
+    if not 0 < number <= 1:
+        raise InputError(
+            f"rate is {value}, but a sampling probability lies above 0 and at most at 1; "
+            "it is the expected lot size over the number of records."
+        )
+    return number
+
+
+def epsilon(value: float) -> float:
+    """A privacy parameter above zero."""
+    number = _number("epsilon", value)
+    if not math.isfinite(number) or number <= 0:
+        raise InputError(
+            f"epsilon is {value}, but it must be a finite number above zero: zero would mean that "
+            "nothing is learnt, and no bound at all is asked for by name (not private)."
+        )
+    return number
+
+
+def delta(value: float, records: int | None = None) -> float:
+    """A failure probability in (0, 1), below 1/records where the number of records is known."""
+    number = _number("delta", value)
+    if not 0 < number < 1:
+        raise InputError(f"delta is {value}, but it must lie strictly between 0 and 1; 1e-6 is usual.")
+    if records is not None and number >= 1 / records:
+        raise InputError(
+            f"delta is {number:g}, not below 1/n = {1 / records:.3g} for {records} records: publishing "
+            f"one record at random would be allowed. Use at most {0.1 / records:.1g}."
+        )
+    return number
+
+
+def adjacency(value: str) -> str:
+    """One of the three neighbouring relations."""
+    return one_of("adjacency", value, ADJACENCIES)
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """One of the listed words."""
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}.")
+    return value
+
+
+def _number(name: str, value: float) -> float:
+    if isinstance(value, bool):
+        raise InputError(f"{name} is {value}, but it must be a number.")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is {value!r}, but it must be a number.") from None

@@ -1,0 +1,45 @@
+"""What can go wrong, as one tree.
+
+SourdineError
+├── InputError            a value, file or option that cannot be used; exit code 2
+│   ├── EventFileError    an event file that is newer, cut short or of another kind
+│   └── NotAccountable    no proof covers this event under this adjacency or by this method
+├── BudgetError           the budget does not allow it; nothing was drawn; exit code 3
+└── CheckError            a verification failed, or an attack proved more than was claimed; exit code 4
+
+Every message says what happened, why, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class SourdineError(Exception):
+    """Base of every error that this library raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(SourdineError, ValueError):
+    """A value, file or option that cannot be used as it stands."""
+
+    exit_code = 2
+
+
+class EventFileError(InputError):
+    """An event file that cannot be read."""
+
+
+class NotAccountable(InputError):
+    """There is no proven bound for this event under the adjacency or by the method asked for."""
+
+
+class BudgetError(SourdineError):
+    """The budget does not allow it. Nothing was drawn and nothing was recorded."""
+
+    exit_code = 3
+
+
+class CheckError(SourdineError):
+    """A check failed: a certificate does not verify, or an attack proved more than was claimed."""
+
+    exit_code = 4

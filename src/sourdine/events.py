@@ -1,0 +1,382 @@
+"""What was released, as inert data that any accountant can read.
+
+An event describes a mechanism completely, so that its privacy cost can be computed without knowing
+the code that ran. Most events mirror one of dp-accounting's DpEvents (`dp_events.py` converts both
+ways); the others are what that library lacks. Any DpEvent without a twin here travels unchanged in
+a `ForeignEvent`.
+
+The law of this file: a field never changes its meaning, a class is never renamed in the files, a
+new field has a default that gives old files their old meaning. Files written today load for ever.
+
+Noise is stated relative to what one contribution can change, and the accountant applies the
+adjacency: under replace-one the distance doubles. An event with `adjacency` set was calibrated under
+that adjacency already; it is never doubled, and other adjacencies are refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from sourdine import checks
+from sourdine.errors import EventFileError, InputError
+
+FORMAT = "sourdine.event"
+VERSION = 1
+_KINDS: dict[str, type[Event]] = {}
+
+
+@dataclass(frozen=True)
+class Event:
+    """A release of private information. Events add up: `a + b`, `1000 * a`."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            _KINDS[cls.kind] = cls
+
+    def __add__(self, other: Event) -> Event:
+        return compose([self, other]) if isinstance(other, Event) else NotImplemented
+
+    def __mul__(self, count: int) -> Event:
+        return _gather([(self, checks.whole("the number of repetitions", count, least=0))])
+
+    __rmul__ = __mul__
+
+    @property
+    def data_dependent(self) -> bool:
+        """Whether the cost itself was computed from private data and must not be published."""
+        return any(event.data_dependent for event, _ in self.parts if event is not self)
+
+    @property
+    def parts(self) -> tuple[tuple[Event, int], ...]:
+        """The events that this one is composed of, each with its number of repetitions."""
+        return ((self, 1),)
+
+    def to_json(self) -> str:
+        """The event as a versioned JSON document; `Event.from_json` gives an equal event back."""
+        return json.dumps(
+            {"format": FORMAT, "version": VERSION, "event": _plain(self)}, allow_nan=False
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Event:
+        """Read an event from a document that `to_json` wrote, in this version or an older one."""
+        try:
+            document = json.loads(text)
+        except ValueError:
+            raise EventFileError(
+                "this is not a complete JSON document: the file was cut short or is something "
+                "else; write it again with Event.to_json()."
+            ) from None
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise EventFileError(
+                f"this JSON document is no event: an event file says \"format\": \"{FORMAT}\"."
+            )
+        version = document.get("version")
+        if not isinstance(version, int) or version < 1:
+            raise EventFileError(f"this event file has no valid version (found {version!r}).")
+        if version > VERSION:
+            raise EventFileError(
+                f"this event file has version {version}, newer than the version {VERSION} that this "
+                "sourdine reads: update sourdine."
+            )
+        return _event(document.get("event"))
+
+
+@dataclass(frozen=True)
+class GaussianEvent(Event):
+    """Gaussian noise; `noise_multiplier` is its deviation over the l2 norm of one contribution."""
+
+    kind: ClassVar[str] = "gaussian"
+    noise_multiplier: float
+    adjacency: str | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive("noise_multiplier", self.noise_multiplier)
+        _check_adjacency(self.adjacency)
+
+
+@dataclass(frozen=True)
+class LaplaceEvent(Event):
+    """Laplace noise; `noise_multiplier` is its scale over the l1 norm of one contribution."""
+
+    kind: ClassVar[str] = "laplace"
+    noise_multiplier: float
+    adjacency: str | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive("noise_multiplier", self.noise_multiplier)
+        _check_adjacency(self.adjacency)
+
+
+@dataclass(frozen=True)
+class DiscreteGaussianEvent(Event):
+    """Integer noise, P(x) proportional to e^(-x^2 / (2 sigma^2)) (Canonne, Kamath, Steinke 2020).
+
+    One contribution moves one coordinate by at most `sensitivity`, a whole number.
+    """
+
+    kind: ClassVar[str] = "discrete-gaussian"
+    sigma: float
+    sensitivity: int = 1
+    adjacency: str | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive("sigma", self.sigma)
+        checks.whole("sensitivity", self.sensitivity)
+        _check_adjacency(self.adjacency)
+
+
+@dataclass(frozen=True)
+class DiscreteLaplaceEvent(Event):
+    """Integer noise, P(x) proportional to e^(-parameter |x|), one coordinate moved by `sensitivity`."""
+
+    kind: ClassVar[str] = "discrete-laplace"
+    parameter: float
+    sensitivity: int = 1
+    adjacency: str | None = None
+
+    def __post_init__(self) -> None:
+        checks.positive("parameter", self.parameter)
+        checks.whole("sensitivity", self.sensitivity)
+        _check_adjacency(self.adjacency)
+
+
+@dataclass(frozen=True)
+class RandomizedResponseEvent(Event):
+    """Each record answers for itself: with probability `flip` uniformly over all `buckets`."""
+
+    kind: ClassVar[str] = "randomized-response"
+    flip: float
+    buckets: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0 < checks.positive("flip", self.flip) <= 1:
+            raise InputError(f"flip is {self.flip}, but it is a probability in (0, 1].")
+        checks.whole("buckets", self.buckets, least=2)
+
+
+@dataclass(frozen=True)
+class ApproximateEvent(Event):
+    """Any mechanism known only to be (epsilon, delta)-DP; delta 0 is a pure one, such as noisy max."""
+
+    kind: ClassVar[str] = "approximate"
+    epsilon: float
+    delta: float
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        if self.delta != 0:
+            checks.delta(self.delta)
+        checks.adjacency(self.adjacency)
+
+
+@dataclass(frozen=True)
+class ExponentialEvent(Event):
+    """The exponential mechanism: a choice with probability proportional to e^(epsilon u / 2 Delta).
+
+    Gumbel noise before taking the maximum is the same mechanism. Its loss has range epsilon, which
+    composes better than pure epsilon-DP alone (Durfee and Rogers 2019).
+    """
+
+    kind: ClassVar[str] = "exponential"
+    epsilon: float
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        checks.positive("epsilon", self.epsilon)
+        checks.adjacency(self.adjacency)
+
+
+@dataclass(frozen=True)
+class GdpEvent(Event):
+    """A release that is mu-GDP: no easier to tell apart than N(0, 1) from N(mu, 1)."""
+
+    kind: ClassVar[str] = "gdp"
+    mu: float
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        checks.positive("mu", self.mu)
+        checks.adjacency(self.adjacency)
+
+
+@dataclass(frozen=True)
+class PoissonEvent(Event):
+    """Each record enters the lot with probability `rate`, independently; then `event` runs on it."""
+
+    kind: ClassVar[str] = "poisson"
+    rate: float
+    event: Event
+
+    def __post_init__(self) -> None:
+        checks.rate(self.rate)
+        _check_event(self.event)
+
+
+@dataclass(frozen=True)
+class FixedSizeEvent(Event):
+    """`sample` of `records` records are drawn without replacement; then `event` runs on them."""
+
+    kind: ClassVar[str] = "fixed-size"
+    records: int
+    sample: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        checks.whole("records", self.records)
+        if checks.whole("sample", self.sample) > self.records:
+            raise InputError(f"the sample of {self.sample} is larger than the {self.records} records.")
+        _check_event(self.event)
+
+
+@dataclass(frozen=True)
+class ShuffledEvent(Event):
+    """Epochs over shuffled data in `batches` batches, a noisy clipped sum released for each batch.
+
+    Each record takes part once an epoch, in a batch that the shuffle decides.
+    """
+
+    kind: ClassVar[str] = "shuffled"
+    noise_multiplier: float
+    batches: int
+    epochs: int = 1
+
+    def __post_init__(self) -> None:
+        checks.positive("noise_multiplier", self.noise_multiplier)
+        checks.whole("batches", self.batches)
+        checks.whole("epochs", self.epochs)
+
+
+@dataclass(frozen=True)
+class PateEvent(Event):
+    """The Rényi cost of PATE answers *on the votes at hand*: one-sided, and itself private.
+
+    `rdp[i]` bounds the divergence of order `orders[i]`. It may guide the owner of the data; it is
+    no guarantee to publish.
+    """
+
+    kind: ClassVar[str] = "pate-data-dependent"
+    orders: tuple[float, ...]
+    rdp: tuple[float, ...]
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "orders", tuple(self.orders))
+        object.__setattr__(self, "rdp", tuple(self.rdp))
+        if len(self.orders) != len(self.rdp) or not self.orders:
+            raise InputError("orders and rdp must be two lists of the same length, not empty.")
+        if any(checks.positive("order", order) <= 1 for order in self.orders):
+            raise InputError("every Rényi order must be above 1.")
+        for value in self.rdp:
+            checks.not_negative("rdp", value)
+        checks.adjacency(self.adjacency)
+
+    @property
+    def data_dependent(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class NonPrivateEvent(Event):
+    """A release without any protection: its epsilon is infinite."""
+
+    kind: ClassVar[str] = "non-private"
+
+
+@dataclass(frozen=True)
+class ForeignEvent(Event):
+    """A DpEvent of dp-accounting that has no twin here, as canonical JSON; see `dp_events.py`."""
+
+    kind: ClassVar[str] = "dp-accounting"
+    text: str
+
+
+@dataclass(frozen=True)
+class ComposedEvent(Event):
+    """Several events on the same data, each with its number of repetitions, in a canonical order."""
+
+    kind: ClassVar[str] = "composed"
+    items: tuple[tuple[Event, int], ...]
+
+    @property
+    def parts(self) -> tuple[tuple[Event, int], ...]:
+        return self.items
+
+
+def compose(events: Iterable[Event]) -> Event:
+    """All events together. The order does not matter: composition commutes."""
+    return _gather([(event, 1) for event in events])
+
+
+def _gather(counted: list[tuple[Event, int]]) -> Event:
+    counts: dict[Event, int] = {}
+    for event, count in counted:
+        for part, inner in event.parts:
+            counts[part] = counts.get(part, 0) + inner * count
+    items = [(event, count) for event, count in counts.items() if count]
+    if len(items) == 1 and items[0][1] == 1:
+        return items[0][0]
+    return ComposedEvent(tuple(sorted(items, key=lambda item: _canonical(item[0]))))
+
+
+@functools.lru_cache(maxsize=4096)
+def _canonical(event: Event) -> str:
+    return json.dumps(_plain(event), sort_keys=True)
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    if isinstance(event, ComposedEvent):
+        return {
+            "kind": event.kind,
+            "items": [{"count": count, "event": _plain(item)} for item, count in event.items],
+        }
+    plain: dict[str, Any] = {"kind": event.kind}
+    for field in fields(event):
+        value = getattr(event, field.name)
+        plain[field.name] = _plain(value) if isinstance(value, Event) else value
+    return plain
+
+
+def _event(plain: object) -> Event:
+    if not isinstance(plain, dict) or "kind" not in plain:
+        raise EventFileError("an event in this file has no kind: the file is damaged.")
+    kind = plain["kind"]
+    if kind not in _KINDS:
+        raise EventFileError(f"this file holds an event of the unknown kind {kind!r}: update sourdine.")
+    given = {name: value for name, value in plain.items() if name != "kind"}
+    if kind == ComposedEvent.kind:
+        try:
+            pairs = [(_event(item["event"]), int(item["count"])) for item in given["items"]]
+        except (KeyError, TypeError, ValueError):
+            raise EventFileError("a composed event in this file is damaged.") from None
+        return _gather(pairs)
+    if "event" in given:
+        given["event"] = _event(given["event"])
+    for name, value in given.items():
+        if isinstance(value, list):
+            given[name] = tuple(value)
+    try:
+        return _KINDS[kind](**given)
+    except TypeError as error:
+        raise EventFileError(f"an event of kind {kind!r} in this file is damaged: {error}.") from None
+
+
+def _check_event(event: object) -> None:
+    if not isinstance(event, Event):
+        raise InputError(f"{event!r} is no event; build one, for instance GaussianEvent(1.0).")
+
+
+def _check_adjacency(adjacency: str | None) -> None:
+    if adjacency is not None:
+        checks.adjacency(adjacency)
+
+
+NOTHING = ComposedEvent(())
+"""No release at all; `NOTHING + event == event`."""
