@@ -53,7 +53,7 @@ def from_dp_event(event: DpEvent) -> Event:
             inner = from_dp_event(event.event)
             return FixedSizeEvent(event.source_dataset_size, event.sample_size, inner)
         case dp.SelfComposedDpEvent():
-            return event.count * from_dp_event(event.event)
+            return from_dp_event(event.event) * int(event.count)
         case dp.ComposedDpEvent():
             return compose(from_dp_event(part) for part in event.events)
         case _:
@@ -65,7 +65,9 @@ def to_dp_event(event: Event) -> DpEvent:
     import dp_accounting as dp  # noqa: PLC0415
 
     if getattr(event, "adjacency", None) is not None:
-        raise NotAccountable("dp-accounting's events cannot say under which adjacency noise was chosen.")
+        raise NotAccountable(
+            "dp-accounting's events cannot say under which adjacency noise was chosen."
+        )
     match event:
         case ComposedEvent():
             parts = [dp.SelfComposedDpEvent(to_dp_event(part), count) for part, count in event.items]

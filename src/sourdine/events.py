@@ -75,7 +75,7 @@ class Event:
             ) from None
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise EventFileError(
-                f"this JSON document is no event: an event file says \"format\": \"{FORMAT}\"."
+                f'this JSON document is no event: an event file says "format": "{FORMAT}".'
             )
         version = document.get("version")
         if not isinstance(version, int) or version < 1:

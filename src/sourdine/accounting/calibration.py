@@ -80,48 +80,35 @@ def _cost(budget: Budget, event: Event) -> float:
     return curve(event, budget.adjacency, accuracy=accuracy).epsilon_upper(budget.delta)
 
 
-def _smallest(budget: Budget, event: Callable[[float], Event], least: float = 0.0) -> float:
-    """The smallest x whose event fits the budget; the cost falls with x."""
-    low, high = 0.0, max(1.0, least)
-    cost = _cost(budget, event(high))
-    if cost <= budget.epsilon:
-        if high == least:
-            return high
-        while cost <= budget.epsilon:
-            low, high = high / 4, high
-            cost, above = _cost(budget, event(low)), cost
-            if cost <= budget.epsilon:
-                high = low
-            else:
-                cost, low_cost = above, cost
-                break
-            if high < 1e-3:
-                return high
-    else:
-        while cost > budget.epsilon:
-            low, low_cost = high, cost
-            high *= 4
-            if high > 1e9:
-                raise BudgetError(
-                    f"no noise or rate fits epsilon={budget.epsilon:g} at delta={budget.delta:g}; "
-                    "take fewer steps or a larger budget."
-                )
-            cost = _cost(budget, event(high))
-    # ln cost is nearly straight in ln x: regula falsi with a share of bisection.
-    for _ in range(60):
-        if cost >= budget.epsilon * (1 - _CLOSE) or high - low <= 1e-9 * high:
-            break
-        if math.isfinite(low_cost) and cost > 0:
-            slope = math.log(high / low) / math.log(cost / low_cost)
-            guess = high * (budget.epsilon * (1 - 0.4 * _CLOSE) / cost) ** slope
+def _smallest(budget: Budget, event: Callable[[float], Event], least: float = 1e-3) -> float:
+    """The smallest x >= least whose event fits the budget; the cost falls with x."""
+    low = high = max(1.0, least)
+    low_cost = high_cost = _cost(budget, event(high))
+    while high_cost > budget.epsilon:
+        if high > 1e9:
+            raise BudgetError(
+                f"nothing fits epsilon={budget.epsilon:g} at delta={budget.delta:g}; take fewer steps or "
+                "ask for a larger budget."
+            )
+        low, low_cost, high = high, high_cost, 4 * high
+        high_cost = _cost(budget, event(high))
+    while low_cost <= budget.epsilon:
+        if low <= least:
+            return low
+        high, high_cost, low = low, low_cost, max(least, low / 4)
+        low_cost = _cost(budget, event(low))
+    # ln cost is nearly straight in ln x: regula falsi, kept a little inside the bracket.
+    while high_cost < budget.epsilon * (1 - _CLOSE) and high > low * (1 + 1e-9):
+        guess = math.sqrt(low * high)
+        if math.isfinite(low_cost) and high_cost > 0:
+            slope = math.log(high / low) / math.log(high_cost / low_cost)
+            guess = high * (budget.epsilon * (1 - 0.4 * _CLOSE) / high_cost) ** slope
             guess = min(max(guess, low * (high / low) ** 0.02), high * (low / high) ** 0.002)
+        cost = _cost(budget, event(guess))
+        if cost <= budget.epsilon:
+            high, high_cost = guess, cost
         else:
-            guess = math.sqrt(low * high)
-        here = _cost(budget, event(guess))
-        if here <= budget.epsilon:
-            high, cost = guess, here
-        else:
-            low, low_cost = guess, here
+            low, low_cost = guess, cost
     return high
 
 
@@ -151,5 +138,11 @@ def _checked(
     found = curve(event, budget.adjacency).epsilon(budget.delta)
     upper = found.upper if found.upper <= budget.epsilon else _cost(budget, event)
     return Plan(
-        noise, rate, steps, Interval(min(found.lower, upper), upper), budget.delta, budget.adjacency, event
+        noise,
+        rate,
+        steps,
+        Interval(min(found.lower, upper), upper),
+        budget.delta,
+        budget.adjacency,
+        event,
     )

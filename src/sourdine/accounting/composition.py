@@ -100,7 +100,9 @@ def gaussian_sigma(epsilon: float, delta: float) -> float:
         high *= 2
     for _ in range(200):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if sum(exact.gaussian(1 / middle)(epsilon)) > delta else (low, middle)
+        low, high = (
+            (middle, high) if sum(exact.gaussian(1 / middle)(epsilon)) > delta else (low, middle)
+        )
         if high <= low * (1 + 1e-14):
             break
     return high
@@ -114,8 +116,8 @@ def gaussian_sigma_classic(epsilon: float, delta: float) -> float:
     epsilon, delta = checks.epsilon(epsilon), checks.delta(delta)
     if epsilon >= 1:
         raise InputError(
-            f"the classic formula for Gaussian noise is proven for epsilon below 1, not for {epsilon:g}; "
-            "use gaussian_sigma, which is exact for every epsilon."
+            f"the classic formula for Gaussian noise is proven for epsilon below 1, not {epsilon:g}; use "
+            "gaussian_sigma, which is exact for every epsilon."
         )
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 

@@ -112,7 +112,9 @@ class Total:
         value = max(0.0, float(self._under_p[start:].sum()) - tail)
         weights = self._decay[start:] - rise * self._decay_q[start:]
         slack = float(np.sqrt(weights @ weights)) * self.spread
-        slack += 4 * _UNIT * (np.log2(len(self.losses)) + 60) * (value + 2 * tail)  # of the two sums themselves
+        slack += (
+            4 * _UNIT * (np.log2(len(self.losses)) + 60) * (value + 2 * tail)
+        )  # of the two sums themselves
         heaviest = float(weights.max(initial=0.0))
         scale = float(np.exp(self.log_scale - self.tilt * self._centre))
         return value, tail, slack, heaviest, scale
@@ -163,7 +165,7 @@ def total(parts: Sequence[tuple[Lattice, int]], window: Window) -> Total:
     base = origin + h * (first + offset)
     count = sum(step.count for step in steps)
     shift = 2 * ROUNDING * count + 8 * _UNIT * (abs(origin) + h * abs(first) + abs(base))
-    grid = base + h * np.arange(n)
+    grid: Array = base + h * np.arange(n, dtype=np.float64)
     end = float(grid[-1])
     over = 0.0 if offset + n > reach else _chernoff(steps, window.up, end + h)
     under = 0.0 if offset <= 0 else _chernoff(steps, -window.down, base - h)

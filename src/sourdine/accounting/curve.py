@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -69,16 +70,30 @@ class PrivacyCurve(ABC):
         fpr = checks.not_negative("fpr", fpr)
         if fpr >= 1:
             return Interval(0.0, 0.0)
-        top = min(600.0, 1.0 - math.log(max(fpr, 1e-12)))
-        grid = np.concatenate(([0.0], np.geomspace(1e-4, top, 160)))
-        bounds = [self.delta(float(e)) for e in grid]
-        upper = np.array([b.upper for b in bounds])
-        lower = np.array([b.lower for b in bounds])
-        proven = np.maximum(1 - upper - np.exp(grid) * fpr, np.exp(-grid) * (1 - upper - fpr))
-        # Between two grid points delta is at least its value at the right one.
-        right = np.append(lower[1:], 0.0)
-        possible = np.maximum(1 - right - np.exp(grid) * fpr, np.exp(-grid) * (1 - right - fpr))
-        return Interval(max(0.0, float(proven.max())), max(0.0, float(possible.max())))
+        points = [0.0, *np.geomspace(1e-3, 1.0 - math.log(max(fpr, 1e-12)), 24).tolist()]
+        bounds = {point: self.delta(point) for point in points}
+
+        def power(epsilon: float, delta: float) -> float:
+            return max(1 - delta - math.exp(epsilon) * fpr, math.exp(-epsilon) * (1 - delta - fpr))
+
+        # Any epsilon gives a proven bound. For the other end, delta between two points is at least its
+        # value at the right one; halve the intervals that leave room for more than is known.
+        for _ in range(12):
+            known = max(power(point, bound.lower) for point, bound in bounds.items())
+            grid = sorted(bounds)
+            loose = [
+                (left + right) / 2
+                for left, right in pairwise(grid)
+                if power(left, bounds[right].lower) > known + 1e-4
+            ]
+            if not loose:
+                break
+            bounds |= {point: self.delta(point) for point in loose}
+        grid = sorted(bounds)
+        proven = max(power(point, bound.upper) for point, bound in bounds.items())
+        possible = max(power(left, bounds[right].lower) for left, right in pairwise(grid))
+        possible = max(possible, power(grid[-1], 0.0))
+        return Interval(max(0.0, proven), max(0.0, possible))
 
 
 class ExactCurve(PrivacyCurve):

@@ -56,8 +56,8 @@ def worst(event: Event, adjacency: str) -> Worst:
         case DiscreteGaussianEvent():
             if event.sigma > _LARGEST_SIGMA:
                 raise NotAccountable(
-                    f"a discrete Gaussian of sigma {event.sigma:g} has too many atoms to account for "
-                    f"one by one; measure in coarser units, so that sigma is at most {_LARGEST_SIGMA:g}."
+                    f"a discrete Gaussian of sigma {event.sigma:g} has too many atoms to add up; "
+                    f"measure in coarser units, so that sigma is at most {_LARGEST_SIGMA:g}."
                 )
             moved = event.sensitivity * _distance(event, adjacency)
             return Worst.both_ways(pairs.discrete_gaussian(event.sigma, moved))

@@ -33,7 +33,12 @@ class Lattice:
     infinite: float
 
     def losses(self, h: float) -> Array:
-        return self.origin + h * np.arange(self.first, self.first + len(self.p))
+        return _points(self.origin, h, self.first, len(self.p))
+
+
+def _points(origin: float, h: float, first: int, count: int) -> Array:
+    points: Array = origin + h * np.arange(first, first + count, dtype=np.float64)
+    return points
 
 
 def _origin(pair: Pair) -> float:
@@ -57,7 +62,7 @@ def above(pair: Pair, h: float, low: float, high: float) -> Lattice:
     """
     origin = _origin(pair)
     first, last = _indices(pair, origin, h, low, high)
-    edges = origin + h * np.arange(first, last + 1)
+    edges = _points(origin, h, first, last + 1 - first)
     p, q = pair.masses(edges)
     scale = np.exp(edges)
     cell_p, cell_q = p[1:-1], q[1:-1]
@@ -87,7 +92,7 @@ def below(pair: Pair, h: float, low: float, high: float) -> Lattice:
             edge = -_end_cell(Reversed(pair), h)
             origin, ends = edge + h / 2, (-np.inf, edge)
     first, last = _indices(pair, origin, h, low, high)
-    points = origin + h * np.arange(first, last + 1)
+    points = _points(origin, h, first, last + 1 - first)
     edges = np.append(points, points[-1] + h) - h / 2
     edges = np.where(edges < ends[0] - h / 4, -np.inf, edges)
     edges = np.where(edges > ends[1] + h / 4, np.inf, edges)
@@ -158,6 +163,9 @@ def _round_down(p: Array, q: Array, points: Array, h: float, first: int) -> tupl
     drop = np.maximum(np.ceil(-(miss + ROUNDING) / h), 0).astype(int)
     p = np.where(miss > 0, q * np.exp(points), p)
     out = np.zeros(len(p) + int(drop.max(initial=0)))
-    np.add.at(out, np.arange(len(p)) - drop + len(out) - len(p), p * (drop == 0) + (
-        np.minimum(p, q * np.exp(points - h * drop)) * (drop > 0)))
+    np.add.at(
+        out,
+        np.arange(len(p)) - drop + len(out) - len(p),
+        p * (drop == 0) + (np.minimum(p, q * np.exp(points - h * drop)) * (drop > 0)),
+    )
     return first - (len(out) - len(p)), out

@@ -1,6 +1,6 @@
 """The privacy loss random variable as an object: to sample, to draw, and to teach with.
 
-L = ln(dP/dQ)(x) with x drawn from P. (epsilon, delta)-DP holds when E[(1 - e^(epsilon - L))_+] <= delta.
+L = ln(dP/dQ)(x) with x drawn from P; (epsilon, delta)-DP says that E[(1 - e^(epsilon - L))_+] <= delta.
 The often quoted P(L > epsilon) <= delta is sufficient, not equivalent: for mu = epsilon = 1 the tail is
 0.309 and delta 0.127.
 """

@@ -146,7 +146,9 @@ class Atoms:
     def masses(self, edges: Array) -> tuple[Array, Array]:
         part = np.searchsorted(edges, self.losses, side="left")
         count = len(edges) + 1
-        return np.bincount(part, self.p, count), np.bincount(part, self.q, count)
+        p: Array = np.bincount(part, self.p, count).astype(np.float64)
+        q: Array = np.bincount(part, self.q, count).astype(np.float64)
+        return p, q
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class Sketch:
 
     def cumulant(self, order: Array | float) -> Array:
         orders, total = self._cumulants
-        return np.interp(order, orders, total)
+        return np.asarray(np.interp(order, orders, total))
 
     def renyi_epsilon(self) -> float:
         """Epsilon at the sketch's delta by the improved Rényi conversion: a rough upper value."""
@@ -88,7 +88,7 @@ class Sketch:
 
     @cached_property
     def _windows(self) -> tuple[Array, ...]:
-        """For each candidate tilt: where the tilted law starts and ends, and the orders that show it."""
+        """For each tilt: where the tilted law starts and ends, and the orders that show it."""
         tilts = _TILTS[::3]
         orders, k = self._cumulants
         at = self.cumulant(tilts)

@@ -53,19 +53,25 @@ class Renyi:
 
     def __add__(self, other: Renyi) -> Renyi:
         if self.orders != other.orders:
-            raise InputError("Rényi costs add up at equal orders only; compute both at the same orders.")
+            raise InputError(
+                "Rényi costs add up at equal orders only; compute both at the same orders."
+            )
         pairs = zip(self.values, other.values, strict=True)
         return Renyi(self.orders, tuple(a + b for a, b in pairs))
 
     def epsilon_classic(self, delta: float) -> float:
         """min over a of r + ln(1/delta) / (a - 1) (Abadi et al. 2016, Theorem 2; Mironov 2017)."""
         delta = checks.delta(delta)
-        return max(0.0, min(classic(a, r, delta) for a, r in zip(self.orders, self.values, strict=True)))
+        return max(
+            0.0, min(classic(a, r, delta) for a, r in zip(self.orders, self.values, strict=True))
+        )
 
     def epsilon(self, delta: float) -> float:
         """min over a of the improved conversion (Canonne, Kamath, Steinke 2020, Proposition 12)."""
         delta = checks.delta(delta)
-        return max(0.0, min(improved(a, r, delta) for a, r in zip(self.orders, self.values, strict=True)))
+        return max(
+            0.0, min(improved(a, r, delta) for a, r in zip(self.orders, self.values, strict=True))
+        )
 
     def delta(self, epsilon: float) -> float:
         """The improved conversion solved for delta."""
@@ -183,7 +189,7 @@ def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
 def _pate(event: PateEvent, adjacency: str, orders: Sequence[float]) -> list[float]:
     if event.adjacency != adjacency:
         raise NotAccountable(
-            f"this PATE cost was computed under {event.adjacency}, not {adjacency}; account for it there."
+            f"this PATE cost was computed under {event.adjacency}; it gives no bound under {adjacency}."
         )
     known = dict(zip(event.orders, event.rdp, strict=True))
     return [known.get(order, math.inf) for order in orders]

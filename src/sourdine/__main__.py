@@ -1,0 +1,5 @@
+"""`python -m sourdine` is the command line."""
+
+from sourdine.cli import script
+
+script()
