@@ -27,12 +27,12 @@ from sourdine.events import (
 )
 
 if TYPE_CHECKING:
-    from dp_accounting import DpEvent
+    from dp_accounting.dp_event import DpEvent
 
 
 def from_dp_event(event: DpEvent) -> Event:
     """The event that says the same as dp-accounting's."""
-    import dp_accounting as dp  # noqa: PLC0415
+    from dp_accounting import dp_event as dp  # noqa: PLC0415
 
     match event:
         case dp.NoOpDpEvent():
@@ -62,7 +62,7 @@ def from_dp_event(event: DpEvent) -> Event:
 
 def to_dp_event(event: Event) -> DpEvent:
     """The DpEvent that says the same, or NotAccountable where dp-accounting has none."""
-    import dp_accounting as dp  # noqa: PLC0415
+    from dp_accounting import dp_event as dp  # noqa: PLC0415
 
     if getattr(event, "adjacency", None) is not None:
         raise NotAccountable(
@@ -95,7 +95,7 @@ def to_dp_event(event: Event) -> DpEvent:
 
 def _plain(value: object) -> Any:
     import attr  # noqa: PLC0415
-    import dp_accounting as dp  # noqa: PLC0415
+    from dp_accounting import dp_event as dp  # noqa: PLC0415
 
     if isinstance(value, dp.DpEvent):
         fields = {name.name: _plain(getattr(value, name.name)) for name in attr.fields(type(value))}
@@ -108,7 +108,7 @@ def _plain(value: object) -> Any:
 
 
 def _restored(plain: Any) -> Any:
-    import dp_accounting as dp  # noqa: PLC0415
+    from dp_accounting import dp_event as dp  # noqa: PLC0415
 
     if isinstance(plain, dict):
         kind = getattr(dp, str(plain.get("class")), None)

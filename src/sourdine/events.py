@@ -68,7 +68,7 @@ class Event:
         """Read an event from a document that `to_json` wrote, in this version or an older one."""
         try:
             document = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise EventFileError(
                 "this is not a complete JSON document: the file was cut short or is something "
                 "else; write it again with Event.to_json()."
@@ -348,15 +348,11 @@ def _event(plain: object) -> Event:
     if not isinstance(plain, dict) or "kind" not in plain:
         raise EventFileError("an event in this file has no kind: the file is damaged.")
     kind = plain["kind"]
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise EventFileError(f"this file holds an event of the unknown kind {kind!r}: update sourdine.")
     given = {name: value for name, value in plain.items() if name != "kind"}
     if kind == ComposedEvent.kind:
-        try:
-            pairs = [(_event(item["event"]), int(item["count"])) for item in given["items"]]
-        except (KeyError, TypeError, ValueError):
-            raise EventFileError("a composed event in this file is damaged.") from None
-        return _gather(pairs)
+        return _gather(_items(given.get("items")))
     if "event" in given:
         given["event"] = _event(given["event"])
     for name, value in given.items():
@@ -366,6 +362,16 @@ def _event(plain: object) -> Event:
         return _KINDS[kind](**given)
     except TypeError as error:
         raise EventFileError(f"an event of kind {kind!r} in this file is damaged: {error}.") from None
+
+
+def _items(plain: object) -> list[tuple[Event, int]]:
+    found = []
+    for item in plain if isinstance(plain, list) else [None]:
+        count = item.get("count") if isinstance(item, dict) else None
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise EventFileError("a composed event in this file is damaged: it lacks a count.")
+        found.append((_event(item.get("event")), count))
+    return found
 
 
 def _check_event(event: object) -> None:

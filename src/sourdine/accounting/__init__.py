@@ -14,9 +14,9 @@ from sourdine.accounting.composition import (
     optimal,
     optimal_delta,
 )
-from sourdine.accounting.curve import Interval, PrivacyCurve, curve
+from sourdine.accounting.curves import Interval, PrivacyCurve, curve
 from sourdine.accounting.loss import PrivacyLoss
-from sourdine.accounting.renyi import Renyi, moments_epsilon, renyi, zcdp_epsilon
+from sourdine.accounting.rdp import Renyi, moments_epsilon, renyi, zcdp_epsilon
 
 __all__ = [
     "Interval",

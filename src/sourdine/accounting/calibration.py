@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sourdine import checks
-from sourdine.accounting.curve import Interval, curve
+from sourdine.accounting.curves import Interval, curve
 from sourdine.budget import Budget
 from sourdine.errors import BudgetError, InputError
 from sourdine.events import Event, GaussianEvent, PoissonEvent

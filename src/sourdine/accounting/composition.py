@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sourdine import checks
 from sourdine.accounting import exact
-from sourdine.accounting.curve import ExactCurve
+from sourdine.accounting.curves import ExactCurve
 from sourdine.errors import InputError
 
 

@@ -33,6 +33,7 @@ from sourdine.accounting.pairs import ROUNDING
 
 _UNIT = float(np.finfo(np.float64).eps) / 2
 _BUTTERFLY = 5 * _UNIT
+_LARGEST = 600.0  # exponents past this overflow too soon
 _DEAD = -100.0  # coefficients below e^-100 are left out; their size still enters the error
 
 
@@ -69,8 +70,17 @@ class Total:
         return float(self.losses[int(np.argmax(self.tilted))])
 
     @cached_property
+    def _log_factor(self) -> float:
+        return self.log_scale - self.tilt * self._centre
+
+    @cached_property
+    def _floor(self) -> float:
+        """Nothing is claimed below: there the factors that undo the tilt would overflow."""
+        return self._centre - _LARGEST / (self.tilt + 1)
+
+    @cached_property
     def _decay(self) -> Array:
-        return np.exp(np.minimum(-self.tilt * (self.losses - self._centre), 700.0))
+        return np.exp(np.minimum(-self.tilt * (self.losses - self._centre), _LARGEST))
 
     @cached_property
     def _under_p(self) -> Array:
@@ -78,7 +88,7 @@ class Total:
 
     @cached_property
     def _decay_q(self) -> Array:
-        return self._decay * np.exp(np.minimum(self._centre - self.losses, 700.0))
+        return np.exp(np.minimum(-(self.tilt + 1) * (self.losses - self._centre), _LARGEST))
 
     @cached_property
     def _under_q(self) -> Array:
@@ -86,28 +96,31 @@ class Total:
 
     def lower(self, epsilon: float) -> float:
         """A number that H_epsilon of the composed lattice pair is not below."""
+        if not self._floor <= epsilon <= self._centre + _LARGEST or self._log_factor > _LARGEST:
+            return 0.0
         value, _, slack, heaviest, scale = self._hockey(epsilon + self.shift)
         wrapped = heaviest * (self.over + self.under)
-        return max(0.0, self.infinite + scale * ((1 - self.relative) * value - slack - wrapped))
+        return float(max(0.0, self.infinite + scale * ((1 - self.relative) * value - slack - wrapped)))
 
     def upper(self, epsilon: float) -> float:
         """A number that H_epsilon of the composed lattice pair is not above."""
         epsilon -= self.shift
-        if epsilon < self.losses[0] and self.under > 0:
-            return 1.0  # losses between epsilon and the window were not looked at
+        unseen = epsilon < self.losses[0] and self.under > 0  # losses below the window
+        if unseen or epsilon < self._floor or self._log_factor > _LARGEST:
+            return 1.0
         value, _, slack, _, scale = self._hockey(epsilon)
         total = scale * ((1 + self.relative) * value + slack)
-        return min(1.0, self.infinite + total + self.beyond)
+        return float(min(1.0, self.infinite + total + self.beyond))
 
     def slope(self, epsilon: float) -> float:
         """-dH/d epsilon, without error bounds: a help for root finding."""
         _, tail, _, _, scale = self._hockey(epsilon)
-        return scale * tail
+        return float(scale * tail)
 
     def _hockey(self, epsilon: float) -> tuple[float, float, float, float, float]:
         """sum over l > epsilon of p(l) (1 - e^(epsilon - l)), and what bounds its error."""
         start = int(np.searchsorted(self.losses, epsilon, side="right"))
-        rise = float(np.exp(epsilon - self._centre))
+        rise = float(np.exp(min(epsilon - self._centre, _LARGEST)))
         tail = float(self._under_q[start:].sum()) * rise
         value = max(0.0, float(self._under_p[start:].sum()) - tail)
         weights = self._decay[start:] - rise * self._decay_q[start:]
@@ -116,7 +129,7 @@ class Total:
             4 * _UNIT * (np.log2(len(self.losses)) + 60) * (value + 2 * tail)
         )  # of the two sums themselves
         heaviest = float(weights.max(initial=0.0))
-        scale = float(np.exp(self.log_scale - self.tilt * self._centre))
+        scale = float(np.exp(min(self._log_factor, _LARGEST)))
         return value, tail, slack, heaviest, scale
 
 

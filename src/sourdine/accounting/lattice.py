@@ -96,11 +96,10 @@ def below(pair: Pair, h: float, low: float, high: float) -> Lattice:
     edges = np.append(points, points[-1] + h) - h / 2
     edges = np.where(edges < ends[0] - h / 4, -np.inf, edges)
     edges = np.where(edges > ends[1] + h / 4, np.inf, edges)
-    if pair.spacing is not None and edges[-1] > pair.high:
+    if _aligned(pair, h):
         # Atoms at the ends stand alone: nothing beyond them could pull a merged cell back.
-        edges[-2] = pair.high - 1e-9 * h
-    if pair.spacing is not None and edges[0] < pair.low < edges[1]:
-        edges[1] = pair.low + 1e-9 * h
+        edges[-2] = pair.high - 1e-9 * h if edges[-2] < pair.high < edges[-1] else edges[-2]
+        edges[1] = pair.low + 1e-9 * h if edges[0] < pair.low < edges[1] else edges[1]
     p, q = (part[1:-1] for part in pair.masses(edges))
     p, q = _merge_neighbours(p, q, points)
     return Lattice(origin, *_round_down(p, q, points, h, first), pair.infinite)

@@ -22,15 +22,16 @@ class Grade:
 
     rounded: Callable[[Pair, float, float, float], Lattice]
     looser: float
+    least: float
     coarsest: float
     sizes: tuple[int, int]
 
 
 # The upper grid is finer than dp-accounting's default of 1e-4 while memory allows. The rough grade only
 # ever skips work.
-_ABOVE = Grade(lattice.above, looser=1.0, coarsest=5e-5, sizes=(1 << 19, 1 << 22))
-_BELOW = Grade(lattice.below, looser=2.0, coarsest=1.5e-4, sizes=(1 << 18, 1 << 20))
-_ROUGH = Grade(lattice.above, looser=1000.0, coarsest=1.0, sizes=(1 << 14, 1 << 14))
+_ABOVE = Grade(lattice.above, looser=1.0, least=0.0, coarsest=5e-5, sizes=(1 << 19, 1 << 22))
+_BELOW = Grade(lattice.below, looser=2.0, least=0.0, coarsest=1.5e-4, sizes=(1 << 18, 1 << 21))
+_ROUGH = Grade(lattice.above, looser=1.0, least=1e-3, coarsest=1.0, sizes=(1 << 14, 1 << 14))
 
 
 @dataclass
@@ -107,9 +108,11 @@ class Direction:
     def _total(self, grade: Grade, delta: float, epsilon: float) -> Total:
         parts = self.below if grade is _BELOW else self.above
         sketch = self._sketch(parts, delta)
-        accuracy = grade.looser * self.accuracy
-        coarsest = grade.coarsest * max(1.0, math.sqrt(self.accuracy / 1e-6))
-        window = sketch.window(epsilon, accuracy, coarsest, grade.sizes)
+        accuracy = max(grade.least, grade.looser * self.accuracy)
+        asked = math.sqrt(self.accuracy / 1e-6)
+        coarsest = grade.coarsest * max(1.0, asked)
+        sizes = (min(int(grade.sizes[0] / min(asked, 1.0)), grade.sizes[1]), grade.sizes[1])
+        window = sketch.window(epsilon, accuracy, coarsest, sizes)
         key = (grade, round(math.log10(sketch.delta)), window.tilt)
         if key not in self._totals:
             lattices = [

@@ -25,6 +25,8 @@ from sourdine.accounting.normal import Array
 
 ROUNDING = 1e-13
 """Bound on the relative error of a cell's mass, and on the error of an edge in units of loss."""
+FAR = 1e300
+"""Stands for an infinite loss of an atom: beyond every finite edge, yet before an infinite one."""
 
 
 class Pair(Protocol):
@@ -118,9 +120,9 @@ class Slab:
         return under_p, under_q
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity: arrays neither hash nor compare
 class Atoms:
-    """Finitely many losses with their masses; a loss of +inf holds what Q never produces."""
+    """Finitely many losses with their masses; a loss of FAR holds what Q never produces, -FAR P."""
 
     losses: Array
     p: Array
@@ -129,19 +131,19 @@ class Atoms:
 
     @property
     def low(self) -> float:
-        return float(self.losses[np.isfinite(self.losses)].min())
+        return float(self.losses[self.losses > -FAR].min())
 
     @property
     def high(self) -> float:
-        return float(self.losses[np.isfinite(self.losses)].max())
+        return float(self.losses[self.losses < FAR].max())
 
     @property
     def infinite(self) -> float:
-        return float(self.p[self.losses == np.inf].sum())
+        return float(self.p[self.losses == FAR].sum())
 
     @property
     def vanishing(self) -> float:
-        return float(self.q[self.losses == -np.inf].sum())
+        return float(self.q[self.losses == -FAR].sum())
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         part = np.searchsorted(edges, self.losses, side="left")
@@ -194,7 +196,7 @@ class Sampled:
 
     @property
     def low(self) -> float:
-        return self._amplified(self.pair.low)
+        return self._amplified(-np.inf if self.pair.vanishing else self.pair.low)
 
     @property
     def high(self) -> float:
@@ -213,6 +215,8 @@ class Sampled:
         return None if self.pair.spacing is None else self.high - self.low
 
     def _amplified(self, loss: float) -> float:
+        if self.rate == 1 or np.isinf(loss) and loss > 0:
+            return loss
         if loss > 500:
             return loss + float(np.log(self.rate))
         return float(np.log1p(self.rate * np.expm1(loss)))
@@ -378,7 +382,7 @@ def approximate(epsilon: float, delta: float) -> Atoms:
     p = (1 - delta) * np.array([1 - keep, keep])
     if delta == 0:
         return Atoms(np.array([-epsilon, epsilon]), p, p[::-1].copy(), 2 * epsilon)
-    losses = np.array([-np.inf, -epsilon, epsilon, np.inf])
+    losses = np.array([-FAR, -epsilon, epsilon, FAR])
     under_p = np.array([0.0, p[0], p[1], delta])
     return Atoms(losses, under_p, under_p[::-1].copy(), 2 * epsilon)
 

@@ -1,0 +1,108 @@
+"""The house rules that a machine can check."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sourdine
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "sourdine"
+# Who may import whom: a room may import itself and the rooms named here (docs/architecture.md).
+MAY_IMPORT = {
+    "errors": set(),
+    "checks": {"errors"},
+    "budget": {"checks"},
+    "events": {"checks", "errors"},
+    "dp_events": {"events", "errors"},
+    "accounting": {"budget", "checks", "errors", "events", "dp_events"},
+    "report": {"accounting", "budget", "checks", "errors", "events"},
+    "cli": {"accounting", "budget", "checks", "errors", "events", "report", "__init__"},
+    "__init__": {"accounting", "budget", "errors", "events"},
+    "__main__": {"cli"},
+}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            if node.module == "sourdine":
+                names = [
+                    f"sourdine.{alias.name}"
+                    if (SOURCE / f"{alias.name}.py").exists() or (SOURCE / alias.name).is_dir()
+                    else "sourdine.__init__"
+                    for alias in node.names
+                ]
+        rooms |= {
+            name.split(".")[1] if "." in name else "__init__"
+            for name in names
+            if name.split(".")[0] == "sourdine"
+        }
+    return rooms
+
+
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_rooms_import_only_what_they_may(path: Path) -> None:
+    here = room(path)
+    assert here in MAY_IMPORT, f"{here} is not drawn in docs/architecture.md"
+    assert imported_rooms(path) <= MAY_IMPORT[here] | {here}
+
+
+def test_the_rule_can_fail(tmp_path: Path) -> None:
+    stray = tmp_path / "stray.py"
+    stray.write_text("from sourdine.cli import app\nfrom sourdine import checks\n", encoding="utf-8")
+    assert imported_rooms(stray) == {"cli", "checks"}
+
+
+def fresh(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, time; start = time.perf_counter(); import sourdine; took = time.perf_counter() - start; "
+        "import json; print(json.dumps([took, sorted(m.split('.')[0] for m in sys.modules)]))"
+    )
+    took, modules = min((json.loads(fresh(code)) for _ in range(3)), key=lambda run: run[0])
+    assert took < 0.3
+    assert not {"torch", "opendp", "scipy", "numpy", "dp_accounting", "matplotlib"} & set(modules)
+
+
+def test_exported_names() -> None:
+    assert set(sourdine.__all__) <= set(dir(sourdine))
+    for name in sourdine.__all__:
+        assert getattr(sourdine, name).__name__ == name
+    with pytest.raises(AttributeError, match="nonsense"):
+        sourdine.nonsense  # noqa: B018
+
+
+def test_architecture_page_names_every_room() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for name in MAY_IMPORT.keys() - {"__init__", "__main__"}:
+        assert f"`{name}" in page
+
+
+def test_no_global_randomness_in_the_library() -> None:
+    banned = re.compile(
+        r"np\.random\.(rand|seed|normal|choice)|\brandom\.(random|seed)\(|torch\.manual_seed"
+    )
+    for path in SOURCE.rglob("*.py"):
+        assert not banned.search(path.read_text(encoding="utf-8")), path
