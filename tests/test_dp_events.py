@@ -1,7 +1,7 @@
 """dp-accounting's events survive the journey in both directions."""
 
-from dp_accounting import dp_event as dp
 import pytest
+from dp_accounting import dp_event as dp
 
 from sourdine.dp_events import from_dp_event, to_dp_event
 from sourdine.errors import EventFileError, NotAccountable

@@ -366,11 +366,12 @@ def _event(plain: object) -> Event:
 
 def _items(plain: object) -> list[tuple[Event, int]]:
     found = []
-    for item in plain if isinstance(plain, list) else [None]:
-        count = item.get("count") if isinstance(item, dict) else None
+    for item in plain if isinstance(plain, list) else [plain]:
+        given = item if isinstance(item, dict) else {}
+        count = given.get("count")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise EventFileError("a composed event in this file is damaged: it lacks a count.")
-        found.append((_event(item.get("event")), count))
+        found.append((_event(given.get("event")), count))
     return found
 
 

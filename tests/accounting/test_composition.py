@@ -16,8 +16,8 @@ from sourdine.accounting import (
     group_simple,
     optimal,
     optimal_delta,
+    rdp,
 )
-from sourdine.accounting import rdp
 from sourdine.errors import InputError
 from sourdine.events import ApproximateEvent, GaussianEvent, LaplaceEvent, PoissonEvent
 

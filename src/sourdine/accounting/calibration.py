@@ -87,8 +87,8 @@ def _smallest(budget: Budget, event: Callable[[float], Event], least: float = 1e
     while high_cost > budget.epsilon:
         if high > 1e9:
             raise BudgetError(
-                f"nothing fits epsilon={budget.epsilon:g} at delta={budget.delta:g}; take fewer steps or "
-                "ask for a larger budget."
+                f"nothing fits epsilon={budget.epsilon:g} at delta={budget.delta:g}; take fewer steps "
+                "or ask for a larger budget."
             )
         low, low_cost, high = high, high_cost, 4 * high
         high_cost = _cost(budget, event(high))

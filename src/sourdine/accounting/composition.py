@@ -116,8 +116,8 @@ def gaussian_sigma_classic(epsilon: float, delta: float) -> float:
     epsilon, delta = checks.epsilon(epsilon), checks.delta(delta)
     if epsilon >= 1:
         raise InputError(
-            f"the classic formula for Gaussian noise is proven for epsilon below 1, not {epsilon:g}; use "
-            "gaussian_sigma, which is exact for every epsilon."
+            f"the classic formula for Gaussian noise is proven for epsilon below 1, not {epsilon:g}; "
+            "use gaussian_sigma, which is exact for every epsilon."
         )
     return math.sqrt(2 * math.log(1.25 / delta)) / epsilon
 

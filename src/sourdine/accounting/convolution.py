@@ -124,7 +124,7 @@ class Total:
         tail = float(self._under_q[start:].sum()) * rise
         value = max(0.0, float(self._under_p[start:].sum()) - tail)
         weights = self._decay[start:] - rise * self._decay_q[start:]
-        slack = float(np.sqrt(weights @ weights)) * self.spread
+        slack = float(np.sqrt(np.square(weights).sum())) * self.spread
         slack += (
             4 * _UNIT * (np.log2(len(self.losses)) + 60) * (value + 2 * tail)
         )  # of the two sums themselves
@@ -219,7 +219,7 @@ def _chernoff(steps: Sequence[_Step], order: float, edge: float) -> float:
         for step in steps:
             power = factor * order * step.losses
             peak = float(power[step.weight > 0].max())
-            moment = float(step.weight @ np.exp(np.minimum(power - peak, 0.0)))
+            moment = float((step.weight * np.exp(np.minimum(power - peak, 0.0))).sum())
             exponent += step.count * (peak + float(np.log(moment)))
         best = min(best, float(np.exp(min(0.0, exponent))))
         if best < 1e-11:

@@ -149,8 +149,9 @@ class ComposedCurve(PrivacyCurve):
         for direction in self._directions:
             # The second direction is usually the easier one: a rough bound often settles it.
             if upper == 0.0 or direction.epsilon_rough(delta) > lower:
-                lower = max(lower, direction.epsilon_lower(delta))
-                upper = max(upper, direction.epsilon_upper(delta))
+                here = direction.epsilon_upper(delta)
+                upper = max(upper, here)
+                lower = max(lower, direction.epsilon_lower(delta, here))
         return Interval(min(lower, upper), upper)
 
     def epsilon_upper(self, delta: float) -> float:

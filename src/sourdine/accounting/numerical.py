@@ -51,18 +51,14 @@ class Direction:
 
     def epsilon_upper(self, delta: float) -> float:
         rough = self.epsilon_rough(delta)
-        if rough == 0.0:
-            return 0.0
-        return min(rough, self._epsilon_above(_ABOVE, delta, rough))
+        return min(rough, self._epsilon_above(_ABOVE, delta, rough)) if rough > 0 else 0.0
 
-    def epsilon_lower(self, delta: float) -> float:
-        if not self.below:
+    def epsilon_lower(self, delta: float, upper: float) -> float:
+        """A true lower bound, planned around an upper one."""
+        if not self.below or not 0 < upper < math.inf:
             return 0.0
-        rough = self.epsilon_rough(delta)
-        if not 0 < rough < math.inf:
-            return 0.0
-        composed = self._total(_BELOW, delta, rough)
-        root = _solve(composed.lower, composed.slope, delta, rough, float(composed.losses[-1]))
+        composed = self._total(_BELOW, delta, upper)
+        root = _solve(composed.lower, composed.slope, delta, upper, float(composed.losses[-1]))
         step = 1e-13 * max(1.0, root)
         while root > 0 and composed.lower(root) < delta:
             root, step = max(0.0, root - step), 2 * step
@@ -80,19 +76,26 @@ class Direction:
         return self._total(_BELOW, self._delta_guess(epsilon), epsilon).lower(epsilon)
 
     def _epsilon_above(self, grade: Grade, delta: float, guess: float) -> float:
-        if not math.isfinite(guess):
-            return math.inf
-        composed = self._total(grade, delta, guess)
-        if composed.upper(0.0) <= delta:
-            return 0.0
-        last = float(composed.losses[-1])
-        if composed.upper(last) > delta:
-            return math.inf
-        root = _solve(composed.upper, composed.slope, delta, min(guess, last), last)
-        step = 1e-13 * max(1.0, root)
-        while composed.upper(root) > delta:
-            root, step = root + step, 2 * step
-        return root
+        """The root of the upper bound; planned anew where the guess was far from it."""
+        best = math.inf
+        for _ in range(3):
+            if not math.isfinite(guess):
+                break
+            composed = self._total(grade, delta, guess)
+            last = float(composed.losses[-1])
+            if composed.upper(0.0) <= delta:
+                return 0.0
+            if composed.upper(last) > delta:
+                break
+            root = _solve(composed.upper, composed.slope, delta, min(guess, last), last)
+            step = 1e-13 * max(1.0, root)
+            while composed.upper(root) > delta:
+                root, step = root + step, 2 * step
+            best = min(best, root)
+            if abs(root - guess) <= 0.1 * guess:
+                break
+            guess = root
+        return best
 
     def _delta_guess(self, epsilon: float) -> float:
         return self._sketch(self.above, 1e-20).chernoff_delta(epsilon)
@@ -110,7 +113,7 @@ class Direction:
         sketch = self._sketch(parts, delta)
         accuracy = max(grade.least, grade.looser * self.accuracy)
         asked = math.sqrt(self.accuracy / 1e-6)
-        coarsest = grade.coarsest * max(1.0, asked)
+        coarsest = grade.coarsest * (max(1.0, asked) if grade is _ABOVE else 1.0)
         sizes = (min(int(grade.sizes[0] / min(asked, 1.0)), grade.sizes[1]), grade.sizes[1])
         window = sketch.window(epsilon, accuracy, coarsest, sizes)
         key = (grade, round(math.log10(sketch.delta)), window.tilt)

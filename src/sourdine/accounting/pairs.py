@@ -215,7 +215,7 @@ class Sampled:
         return None if self.pair.spacing is None else self.high - self.low
 
     def _amplified(self, loss: float) -> float:
-        if self.rate == 1 or np.isinf(loss) and loss > 0:
+        if self.rate == 1 or loss == np.inf:
             return loss
         if loss > 500:
             return loss + float(np.log(self.rate))

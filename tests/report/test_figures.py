@@ -1,0 +1,158 @@
+"""The figures draw, quote what the accounting says, keep their text inside, and repeat byte by byte."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from scipy import special
+
+from sourdine.accounting import curve, gaussian_sigma, moments_epsilon
+from sourdine.errors import InputError
+from sourdine.events import GaussianEvent, PoissonEvent
+from sourdine.report import style
+from sourdine.report.figures import FIGURES, draw
+
+NAMES = list(FIGURES)
+CHEAP = ["densities", "privacy-loss", "attributes", "delta-meaning"]
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, Figure]:
+    """Every figure once; the accounting behind some takes seconds."""
+    with style.house():
+        return {name: build() for name, build in FIGURES.items()}
+
+
+def texts(figure: Figure) -> Iterator[Text]:
+    """What is written, but for ticks: matplotlib keeps labels of ticks beyond the axes, undrawn."""
+    ticks = {
+        label
+        for plot in figure.axes
+        for axis in (plot.xaxis, plot.yaxis)
+        for label in axis.get_ticklabels(which="both")
+    }
+    for text in figure.findobj(Text):
+        if text not in ticks and text.get_visible() and text.get_text().strip():
+            yield text
+
+
+def quoted(figure: Figure) -> str:
+    return "\n".join(text.get_text().replace("\u00a0", " ") for text in texts(figure))
+
+
+def test_the_figures_are_the_promised_ones():
+    assert NAMES == [
+        "densities",
+        "privacy-loss",
+        "accountants",
+        "amplification",
+        "attributes",
+        "shuffling",
+        "delta-meaning",
+    ]
+
+
+def test_every_figure_is_written(built, tmp_path, monkeypatch):
+    for name in NAMES:
+        monkeypatch.setitem(FIGURES, name, lambda name=name: built[name])
+    written = draw(NAMES, tmp_path / "a" / "new" / "folder")
+    assert [path.name for path in written] == [f"{n}.{kind}" for n in NAMES for kind in ("png", "svg")]
+    for path in written:
+        assert path.stat().st_size > 20_000
+        assert path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
+
+
+def test_a_second_drawing_has_the_same_bytes(tmp_path):
+    first, second = (draw(CHEAP, tmp_path / folder) for folder in "ab")
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_drawing_leaves_matplotlib_as_it_was(tmp_path):
+    import matplotlib
+
+    with matplotlib.rc_context({"font.size": 17.0, "svg.hashsalt": "mine"}):
+        draw(["delta-meaning"], tmp_path / "odd")
+        assert matplotlib.rcParams["font.size"] == 17.0
+        assert matplotlib.rcParams["svg.hashsalt"] == "mine"
+    draw(["delta-meaning"], tmp_path / "plain")
+    assert (tmp_path / "odd/delta-meaning.svg").read_bytes() == (
+        tmp_path / "plain/delta-meaning.svg"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_text_is_cut_off(built, name):
+    figure = built[name]
+    figure.canvas.draw()
+    width, height = figure.bbox.width, figure.bbox.height
+    for text in texts(figure):
+        box = text.get_window_extent()
+        inside = box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+        assert inside, f"{text.get_text()!r} leaves the figure"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_title_and_caption_stand_clear_of_the_plots(built, name):
+    figure = built[name]
+    figure.canvas.draw()
+    title, caption = (text.get_window_extent() for text in figure.texts)
+    for plot in figure.axes:
+        box = plot.get_tightbbox()
+        assert caption.y1 < box.y0 < box.y1 < title.y0
+
+
+def test_privacy_loss_quotes_the_true_delta_and_the_tail(built):
+    said = quoted(built["privacy-loss"])
+    delta = curve(GaussianEvent(1.0)).delta(1.0).upper
+    tail = float(special.ndtr(-0.5))  # L is normal with mean 1/2 and deviation 1
+    assert f"δ = {delta:.3f}" in said and f"{delta:.3f}" == "0.127"
+    assert f"P(L > ε) = {tail:.3f}" in said and f"{tail:.3f}" == "0.309"
+
+
+def test_accountants_quote_the_accounting(built):
+    said = quoted(built["accountants"])
+    step, steps, delta = PoissonEvent(0.01, GaussianEvent(4.0)), 10_000, 1e-5
+    # 1.26 is what Abadi et al. 2016 state for this setting.
+    assert f"moments accountant\n{moments_epsilon(steps * step, delta):.3g}" in said
+    assert "moments accountant\n1.26" in said
+    found = curve(steps * step).epsilon(delta)
+    assert f"privacy loss distribution\n{found.upper:.3g}" in said
+    assert f"{found.lower:.3g}" == f"{found.upper:.3g}" == "0.947"
+    once = curve(step).epsilon_upper(delta / steps)
+    assert f"basic composition\n{steps * once:.3g}" in said
+
+
+def test_attributes_mark_the_first_d_at_which_gaussian_noise_is_smaller(built):
+    said = quoted(built["attributes"])
+    classic = math.sqrt(2 * math.log(1.25 / 1e-5))
+    for name, sigma, known in (("exact", gaussian_sigma(1.0, 1e-5), 7), ("classic", classic, 12)):
+        first = next(d for d in itertools.count(1) if sigma * math.sqrt(d) < math.sqrt(2) * d)
+        assert first == known
+        assert f"{name}: smaller from d = {first}" in said
+
+
+def test_more_noise_costs_less_in_every_line_of_shuffling(built):
+    for plot in built["shuffling"].axes:
+        most, least, lots = (np.asarray(line.get_ydata()) for line in plot.lines)
+        for cost in (most, least, lots):
+            assert (np.diff(cost) < 0).all()
+        assert (least <= most).all()
+
+
+def test_an_unknown_name_gets_a_suggestion_and_nothing_is_drawn(tmp_path: Path):
+    with pytest.raises(InputError, match="no figure 'shufling'; did you mean 'shuffling'"):
+        draw(["densities", "shufling"], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(1e-5, "10⁻⁵"), (1.61e-4, "1.6·10⁻⁴"), (1e12, "10¹²"), (9.99e-6, "10⁻⁵")]
+)
+def test_powers_of_ten(value, written):
+    assert style.scientific(value) == written
