@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from sourdine.events import (
     PoissonEvent,
     ShuffledEvent,
 )
+
+if TYPE_CHECKING:
+    from sourdine.accounting import Promise
 
 Bound = tuple[float, float]
 
@@ -155,21 +158,30 @@ def _gdp(event: Event, adjacency: str, delta: float) -> Bound:
     return curve(event, adjacency).epsilon(delta)
 
 
-def _theorem(advanced_one: bool) -> Callable[[Event, str, float], Bound]:
-    """Each step is accounted exactly at its share of delta; advanced keeps half of it as slack."""
+def _basic(event: Event, adjacency: str, delta: float) -> Bound:
+    from sourdine.accounting import basic  # noqa: PLC0415
 
-    def bound(event: Event, adjacency: str, delta: float) -> Bound:
-        from sourdine.accounting import Promise, advanced_tanh, basic, curve  # noqa: PLC0415
+    each, count = _step(event, adjacency, delta)
+    return 0.0, basic([each] * count).epsilon
 
-        if len(event.parts) != 1:
-            raise NotAccountable("basic and advanced composition are offered for equal steps; use pld.")
-        (step, count), share = event.parts[0], delta / 2 if advanced_one else delta
-        each = Promise(curve(step, adjacency).epsilon(share / count).upper, share / count)
-        if advanced_one:
-            return 0.0, advanced_tanh(each, count, delta / 2).epsilon
-        return 0.0, basic([each] * count).epsilon
 
-    return bound
+def _advanced(event: Event, adjacency: str, delta: float) -> Bound:
+    """Half of delta is slack; better than basic composition for small steps only, so the smaller counts."""
+    from sourdine.accounting import advanced_tanh  # noqa: PLC0415
+
+    each, count = _step(event, adjacency, delta / 2)
+    found = advanced_tanh(each, count, delta / 2).epsilon
+    return 0.0, min(found, _basic(event, adjacency, delta)[1])
+
+
+def _step(event: Event, adjacency: str, delta: float) -> tuple[Promise, int]:
+    """What one of several equal steps promises at its share of delta, exactly."""
+    from sourdine.accounting import Promise, curve  # noqa: PLC0415
+
+    if len(event.parts) != 1:
+        raise NotAccountable("basic and advanced composition are offered for equal steps; use pld.")
+    step, count = event.parts[0]
+    return Promise(curve(step, adjacency).epsilon_upper(delta / count), delta / count), count
 
 
 _METHODS: dict[str, Callable[[Event, str, float], Bound]] = {
@@ -177,8 +189,8 @@ _METHODS: dict[str, Callable[[Event, str, float], Bound]] = {
     "rdp": _rdp,
     "moments": _moments,
     "gdp": _gdp,
-    "basic": _theorem(False),
-    "advanced": _theorem(True),
+    "basic": _basic,
+    "advanced": _advanced,
 }
 
 
@@ -199,7 +211,7 @@ def _say(result: dict[str, object], lower: float, upper: float, asked_epsilon: b
     how = f"{result['adjacency']}, {result['method']}"
     print(f"{name} {sign} {shown} at {given} = {result[given]:g}  ({how})")
     if lower > 0 and sign == "<=":
-        print(f"between {floor(lower, 9)} and {ceiling(upper, 9)}; the upper end is the guarantee")
+        print(f"between {floor(lower)} and {ceiling(upper)}; the upper end is the guarantee")
     elif lower == 0 and upper > 0:
         print("an upper bound; this method does not say how far it is from the truth")
     if result["data_dependent"]:

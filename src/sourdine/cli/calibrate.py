@@ -61,7 +61,7 @@ def calibrate(
             }
         )
         return
-    noise_found, rate_found = ceiling(plan.noise_multiplier, 9), floor(plan.rate, 9)
+    noise_found, rate_found = ceiling(plan.noise_multiplier), floor(plan.rate)
     print(f"noise multiplier {noise_found}, rate {rate_found}, {plan.steps} steps")
-    used = ceiling(plan.epsilon.upper, 9)
+    used = ceiling(plan.epsilon.upper)
     print(f"cost epsilon <= {used} of {epsilon:g} at delta = {plan.delta:g}  ({adjacency})")

@@ -81,4 +81,4 @@ def floor(value: float, places: int = 6) -> str:
 def _rounded(value: float, places: int, rounding: str) -> str:
     if math.isinf(value):
         return "inf"
-    return f"{Context(prec=places, rounding=rounding).create_decimal(value):g}"
+    return f"{Context(prec=places, rounding=rounding).create_decimal(value).normalize():g}"
