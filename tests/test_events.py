@@ -117,7 +117,9 @@ def test_data_dependence_shows_through_composition() -> None:
         lambda: GaussianEvent(math.nan),
         lambda: GaussianEvent(math.inf),
         lambda: GaussianEvent(True),
-        lambda: GaussianEvent("1"[:0]),
+        lambda: GaussianEvent("1.0"),
+        lambda: PoissonEvent(0.5, NOTHING),
+        lambda: ComposedEvent(((GaussianEvent(1.0), -1),)),
         lambda: GaussianEvent(1.0, adjacency="nearby"),
         lambda: LaplaceEvent(-1.0),
         lambda: DiscreteGaussianEvent(1.0, 0),
@@ -159,6 +161,7 @@ def test_only_events_add_up() -> None:
         ('{"format": "sourdine.event", "version": "one", "event": {}}', "version"),
         ('{"format": "sourdine.event", "version": 1, "event": {"kind": "gauss', "cut short"),
         ('{"format": "sourdine.certificate", "version": 1}', "no event"),
+        ('{"format": "sourdine.event", "version": true, "event": {}}', "version"),
         ("[1, 2]", "no event"),
         ("", "cut short"),
         ('{"format": "sourdine.event", "version": 1}', "no kind"),
@@ -199,3 +202,12 @@ def test_damaged_files_say_what_to_do(text: str, says: str) -> None:
 def test_a_damaged_file_is_an_event_file_error() -> None:
     with pytest.raises(EventFileError):
         Event.from_json("{")
+
+
+def test_equal_numbers_make_equal_events() -> None:
+    import numpy as np
+
+    assert GaussianEvent(1) == GaussianEvent(np.float32(1.0)) == GaussianEvent(1.0)
+    assert GaussianEvent(1).to_json() == GaussianEvent(np.float64(1.0)).to_json()
+    assert DiscreteGaussianEvent(1.0, 2.0).sensitivity == 2  # type: ignore[arg-type]
+    assert (2**53 + 1) * GaussianEvent(1.0) != 2**53 * GaussianEvent(1.0)

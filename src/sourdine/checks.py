@@ -28,8 +28,9 @@ def not_negative(name: str, value: float) -> float:
 
 def whole(name: str, value: float, least: int = 1) -> int:
     """A whole number of at least `least`; 3.0 counts as whole, True does not."""
-    number = _number(name, value)
-    if not math.isfinite(number) or number != int(number) or number < least:
+    # Python's integers are kept as they are: a float would lose digits past 2^53.
+    number = value if isinstance(value, int) and not isinstance(value, bool) else _number(name, value)
+    if (isinstance(number, float) and not number.is_integer()) or number < least:
         raise InputError(f"{name} is {value}, but it must be a whole number of at least {least}.")
     return int(number)
 
@@ -82,9 +83,9 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def _number(name: str, value: float) -> float:
-    if isinstance(value, bool):
-        raise InputError(f"{name} is {value}, but it must be a number.")
+    if isinstance(value, bool | str):
+        raise InputError(f"{name} is {value!r}, but it must be a number.")
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} is {value!r}, but it must be a number.") from None

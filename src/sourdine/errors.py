@@ -4,6 +4,7 @@ SourdineError
 ├── InputError            a value, file or option that cannot be used; exit code 2
 │   ├── EventFileError    an event file that is newer, cut short or of another kind
 │   └── NotAccountable    no proof covers this event under this adjacency or by this method
+├── ContradictionError    two proven bounds exclude each other: a bug of ours
 ├── BudgetError           the budget does not allow it; nothing was drawn; exit code 3
 └── CheckError            a verification failed, or an attack proved more than was claimed; exit code 4
 
@@ -31,6 +32,10 @@ class EventFileError(InputError):
 
 class NotAccountable(InputError):
     """There is no proven bound for this event under the adjacency or by the method asked for."""
+
+
+class ContradictionError(SourdineError):
+    """A lower bound lies above an upper one. One of them is wrong; neither may be used."""
 
 
 class BudgetError(SourdineError):

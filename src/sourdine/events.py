@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -78,7 +78,7 @@ class Event:
                 f'this JSON document is no event: an event file says "format": "{FORMAT}".'
             )
         version = document.get("version")
-        if not isinstance(version, int) or version < 1:
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise EventFileError(f"this event file has no valid version (found {version!r}).")
         if version > VERSION:
             raise EventFileError(
@@ -97,7 +97,7 @@ class GaussianEvent(Event):
     adjacency: str | None = None
 
     def __post_init__(self) -> None:
-        checks.positive("noise_multiplier", self.noise_multiplier)
+        _keep(self, "noise_multiplier", checks.positive)
         _check_adjacency(self.adjacency)
 
 
@@ -110,7 +110,7 @@ class LaplaceEvent(Event):
     adjacency: str | None = None
 
     def __post_init__(self) -> None:
-        checks.positive("noise_multiplier", self.noise_multiplier)
+        _keep(self, "noise_multiplier", checks.positive)
         _check_adjacency(self.adjacency)
 
 
@@ -127,8 +127,8 @@ class DiscreteGaussianEvent(Event):
     adjacency: str | None = None
 
     def __post_init__(self) -> None:
-        checks.positive("sigma", self.sigma)
-        checks.whole("sensitivity", self.sensitivity)
+        _keep(self, "sigma", checks.positive)
+        _keep(self, "sensitivity", checks.whole)
         _check_adjacency(self.adjacency)
 
 
@@ -142,8 +142,8 @@ class DiscreteLaplaceEvent(Event):
     adjacency: str | None = None
 
     def __post_init__(self) -> None:
-        checks.positive("parameter", self.parameter)
-        checks.whole("sensitivity", self.sensitivity)
+        _keep(self, "parameter", checks.positive)
+        _keep(self, "sensitivity", checks.whole)
         _check_adjacency(self.adjacency)
 
 
@@ -156,9 +156,12 @@ class RandomizedResponseEvent(Event):
     buckets: int = 2
 
     def __post_init__(self) -> None:
-        if not 0 < checks.positive("flip", self.flip) <= 1:
+        _keep(self, "flip", checks.positive)
+        if self.flip > 1:
             raise InputError(f"flip is {self.flip}, but it is a probability in (0, 1].")
-        checks.whole("buckets", self.buckets, least=2)
+        _keep(self, "buckets", checks.whole)
+        if self.buckets < 2:
+            raise InputError("randomized response needs at least 2 buckets to choose from.")
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,8 @@ class ApproximateEvent(Event):
     adjacency: str
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
+        _keep(self, "epsilon", checks.positive)
+        _keep(self, "delta", checks.not_negative)
         if self.delta != 0:
             checks.delta(self.delta)
         checks.adjacency(self.adjacency)
@@ -190,7 +194,7 @@ class ExponentialEvent(Event):
     adjacency: str
 
     def __post_init__(self) -> None:
-        checks.positive("epsilon", self.epsilon)
+        _keep(self, "epsilon", checks.positive)
         checks.adjacency(self.adjacency)
 
 
@@ -203,7 +207,7 @@ class GdpEvent(Event):
     adjacency: str
 
     def __post_init__(self) -> None:
-        checks.positive("mu", self.mu)
+        _keep(self, "mu", checks.positive)
         checks.adjacency(self.adjacency)
 
 
@@ -216,7 +220,7 @@ class PoissonEvent(Event):
     event: Event
 
     def __post_init__(self) -> None:
-        checks.rate(self.rate)
+        object.__setattr__(self, "rate", checks.rate(self.rate))
         _check_event(self.event)
 
 
@@ -230,8 +234,9 @@ class FixedSizeEvent(Event):
     event: Event
 
     def __post_init__(self) -> None:
-        checks.whole("records", self.records)
-        if checks.whole("sample", self.sample) > self.records:
+        _keep(self, "records", checks.whole)
+        _keep(self, "sample", checks.whole)
+        if self.sample > self.records:
             raise InputError(f"the sample of {self.sample} is larger than the {self.records} records.")
         _check_event(self.event)
 
@@ -249,9 +254,9 @@ class ShuffledEvent(Event):
     epochs: int = 1
 
     def __post_init__(self) -> None:
-        checks.positive("noise_multiplier", self.noise_multiplier)
-        checks.whole("batches", self.batches)
-        checks.whole("epochs", self.epochs)
+        _keep(self, "noise_multiplier", checks.positive)
+        _keep(self, "batches", checks.whole)
+        _keep(self, "epochs", checks.whole)
 
 
 @dataclass(frozen=True)
@@ -268,14 +273,14 @@ class PateEvent(Event):
     adjacency: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "orders", tuple(self.orders))
-        object.__setattr__(self, "rdp", tuple(self.rdp))
-        if len(self.orders) != len(self.rdp) or not self.orders:
+        orders = tuple(checks.positive("order", order) for order in self.orders)
+        object.__setattr__(self, "orders", orders)
+        rdp = tuple(checks.not_negative("rdp", value) for value in self.rdp)
+        object.__setattr__(self, "rdp", rdp)
+        if len(orders) != len(rdp) or not orders:
             raise InputError("orders and rdp must be two lists of the same length, not empty.")
-        if any(checks.positive("order", order) <= 1 for order in self.orders):
+        if min(orders) <= 1:
             raise InputError("every Rényi order must be above 1.")
-        for value in self.rdp:
-            checks.not_negative("rdp", value)
         checks.adjacency(self.adjacency)
 
     @property
@@ -304,6 +309,11 @@ class ComposedEvent(Event):
 
     kind: ClassVar[str] = "composed"
     items: tuple[tuple[Event, int], ...]
+
+    def __post_init__(self) -> None:
+        for event, count in self.items:
+            _check_event(event)
+            checks.whole("the number of repetitions", count)
 
     @property
     def parts(self) -> tuple[tuple[Event, int], ...]:
@@ -375,9 +385,14 @@ def _items(plain: object) -> list[tuple[Event, int]]:
     return found
 
 
+def _keep(event: Event, name: str, check: Callable[[str, Any], float]) -> None:
+    """Store the checked value, so that 1, 1.0 and numpy's 1.0 make the same event."""
+    object.__setattr__(event, name, check(name, getattr(event, name)))
+
+
 def _check_event(event: object) -> None:
-    if not isinstance(event, Event):
-        raise InputError(f"{event!r} is no event; build one, for instance GaussianEvent(1.0).")
+    if not isinstance(event, Event) or not event.parts:
+        raise InputError(f"{event!r} is no release; build one, for instance GaussianEvent(1.0).")
 
 
 def _check_adjacency(adjacency: str | None) -> None:

@@ -93,8 +93,8 @@ def test_discrete_gaussian_by_convolution() -> None:
     pair = discrete_gaussian(sigma, 1)
     law = np.ones(1)
     for _ in range(count):
-        law = np.convolve(law, pair.p)
-    losses = count * pair.losses[0] + np.arange(len(law)) / sigma**2
+        law = np.convolve(law, pair.p[1:-1])  # without what stands for the far tails
+    losses = count * pair.low + np.arange(len(law)) / sigma**2
     for epsilon in (0.5, 3.0, 8.0, 14.0):
         truth = float(np.sum(law * np.maximum(0.0, -np.expm1(epsilon - losses))))
         found = curve(DiscreteGaussianEvent(sigma) * count).delta(epsilon)
@@ -259,3 +259,75 @@ def test_tiny_noise_is_bounded_by_something() -> None:
 def test_delta_must_be_a_probability(delta: float) -> None:
     with pytest.raises(InputError, match="delta"):
         curve(SAMPLED).epsilon(delta)
+
+
+def black_box(epsilon: float, delta: float = 0.0) -> ApproximateEvent:
+    return ApproximateEvent(epsilon, delta, "zero-out")
+
+
+def test_epsilon_far_below_the_law_claims_nothing() -> None:
+    """Once, a bound that underflowed to zero was taken for a proof: 3e-15 was reported where delta is 1."""
+    found = curve(PoissonEvent(0.9999999, GaussianEvent(63.32189)) * 1_576_970, accuracy=2.175e-4)
+    assert found.delta(5.0).upper >= 0.999
+
+
+def test_infinite_mass_is_not_swallowed_by_a_finite_atom() -> None:
+    """Once, an atom that rounded to just above the grid hid the mass at infinite loss."""
+    event = PoissonEvent(0.30731304616933125, black_box(9.086353180953012, 2.5532760581920502e-14))
+    found = curve(event * 2)
+    assert found.delta(18.672706361906023).upper >= 1.569e-14
+    assert found.epsilon(1e-14).upper == math.inf
+
+
+@pytest.mark.parametrize(
+    ("event", "epsilon", "truth"),
+    [
+        (black_box(33.0), 32.967, 0.0324614404),
+        (black_box(38.0), 37.962, 0.0372870591),
+        (black_box(25.0) + black_box(25.5), 50.4, 0.0951625820),
+        (LaplaceEvent(1 / 30) * 2, 59.9999999994, 1.49999332e-10),
+        (LaplaceEvent(0.001), 999.0, 0.393469340287),
+    ],
+)
+def test_large_losses_keep_their_digits(event: Event, epsilon: float, truth: float) -> None:
+    """1 - expit(33) has no digits left; the gap to the largest loss carries the rounding of that loss."""
+    found = curve(event).delta(epsilon)
+    assert found.lower <= truth * (1 + 1e-8)
+    assert found.upper >= truth * (1 - 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("event", "most"),
+    [
+        (PoissonEvent(1e-9, GaussianEvent(1e4)) * 1000, 1e-9),
+        (PoissonEvent(0.1, LaplaceEvent(1e6)) * 1000, 1e-6),
+        (LaplaceEvent(0.02) * 20, 1000.001),
+        (PoissonEvent(1.0, LaplaceEvent(0.02)) * 20, 1000.001),
+        (PoissonEvent(0.5, LaplaceEvent(1e-4)) * 20, 2e5),
+        (PoissonEvent(0.5, GaussianEvent(0.02)) * 10, 13_251.0),
+        (ExponentialEvent(2000.0, "zero-out") * 3, 6000.001),
+        (GaussianEvent(1e-6), 6e11),
+    ],
+)
+def test_extreme_noise_gets_an_answer(event: Event, most: float) -> None:
+    found = curve(event).epsilon(1e-6)
+    assert 0 <= found.lower <= found.upper <= most
+
+
+def test_contradicting_bounds_are_refused() -> None:
+    from sourdine.accounting.curves import _consistent
+    from sourdine.errors import ContradictionError
+
+    assert _consistent(1.0, 1.0 - 1e-13) == (1.0 - 1e-13, 1.0 - 1e-13)
+    with pytest.raises(ContradictionError, match="report"):
+        _consistent(1.1, 1.0)
+
+
+def test_too_many_steps_are_refused() -> None:
+    with pytest.raises(NotAccountable, match="steps"):
+        curve(10**13 * PoissonEvent(0.1, GaussianEvent(1.0)))
+
+
+def test_several_releases_on_one_lot_have_no_proof_under_replace_one() -> None:
+    with pytest.raises(NotAccountable, match="one release"):
+        curve(PoissonEvent(0.1, 2 * GaussianEvent(1.0)), "replace-one")

@@ -63,7 +63,7 @@ def optimal_delta(promise: Promise, count: int, *, epsilon: float) -> Promise:
     """The smallest delta for a total epsilon, by the same theorem."""
     epsilon0, delta0 = _checked(promise)
     profile = exact.randomized_response(epsilon0, checks.whole("count", count), delta0)
-    return Promise(epsilon, profile(checks.not_negative("epsilon", epsilon))[0])
+    return Promise(epsilon, sum(profile(checks.not_negative("epsilon", epsilon))))
 
 
 def amplified(promise: Promise, rate: float) -> Promise:

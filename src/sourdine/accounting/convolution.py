@@ -33,7 +33,7 @@ from sourdine.accounting.pairs import ROUNDING
 
 _UNIT = float(np.finfo(np.float64).eps) / 2
 _BUTTERFLY = 5 * _UNIT
-_LARGEST = 600.0  # exponents past this overflow too soon
+_LARGEST = 300.0  # larger exponents overflow when they are squared
 _DEAD = -100.0  # coefficients below e^-100 are left out; their size still enters the error
 
 
@@ -60,6 +60,7 @@ class Total:
     infinite: float
     over: float
     under: float
+    open_below: bool
     beyond: float
     spread: float
     relative: float
@@ -105,11 +106,11 @@ class Total:
     def upper(self, epsilon: float) -> float:
         """A number that H_epsilon of the composed lattice pair is not above."""
         epsilon -= self.shift
-        unseen = epsilon < self.losses[0] and self.under > 0  # losses below the window
+        unseen = epsilon < self.losses[0] and self.open_below  # losses below the window
         if unseen or epsilon < self._floor or self._log_factor > _LARGEST:
             return 1.0
         value, _, slack, _, scale = self._hockey(epsilon)
-        total = scale * ((1 + self.relative) * value + slack)
+        total = scale * ((1 + np.expm1(self.relative)) * value + slack)
         return float(min(1.0, self.infinite + total + self.beyond))
 
     def slope(self, epsilon: float) -> float:
@@ -154,8 +155,9 @@ def total(parts: Sequence[tuple[Lattice, int]], window: Window) -> Total:
     for lattice, count in parts:
         losses = lattice.losses(h)
         exponent = tilt * losses
-        peak = float(exponent[lattice.p > 0].max())
-        weight = lattice.p * np.exp(np.minimum(exponent - peak, 0.0))
+        law = np.maximum(lattice.p, 1e-300 * (lattice.p.sum() == 0))  # all mass may be at infinity
+        peak = float(exponent[law > 0].max())
+        weight = law * np.exp(np.minimum(exponent - peak, 0.0))
         mass = float(weight.sum())
         weight /= mass
         log_scale += count * (peak + float(np.log(mass)))
@@ -170,7 +172,7 @@ def total(parts: Sequence[tuple[Lattice, int]], window: Window) -> Total:
         origin += count * lattice.origin
         first += count * lattice.first
         reach += count * (len(weight) - 1)
-        log_finite += count * float(np.log1p(-lattice.infinite))
+        log_finite += count * (float(np.log1p(-lattice.infinite)) if lattice.infinite < 1 else -np.inf)
     law, spread = _power(steps, phis, n)
     # The point with index k (mod n) in the sum lies at origin + h * (first + k).
     offset = int(np.ceil((window.start - origin) / h)) - first
@@ -182,9 +184,12 @@ def total(parts: Sequence[tuple[Lattice, int]], window: Window) -> Total:
     end = float(grid[-1])
     over = 0.0 if offset + n > reach else _chernoff(steps, window.up, end + h)
     under = 0.0 if offset <= 0 else _chernoff(steps, -window.down, base - h)
+    open_below = offset > 0
     beyond = float(np.exp(min(0.0, log_scale - tilt * end))) * over
     infinite = -float(np.expm1(log_finite))
-    return Total(grid, law, tilt, log_scale, infinite, over, under, beyond, spread, relative, shift)
+    return Total(
+        grid, law, tilt, log_scale, infinite, over, under, open_below, beyond, spread, relative, shift
+    )
 
 
 def _power(steps: Sequence[_Step], phis: list[ComplexArray], n: int) -> tuple[Array, float]:
@@ -214,7 +219,7 @@ def _power(steps: Sequence[_Step], phis: list[ComplexArray], n: int) -> tuple[Ar
 def _chernoff(steps: Sequence[_Step], order: float, edge: float) -> float:
     """Bound on the probability that the sum passes the edge, upwards or (order < 0) downwards."""
     best = 1.0
-    for factor in (1.0, 0.25, 0.0625):
+    for factor in 0.25 ** np.arange(14):
         exponent = -factor * order * edge
         for step in steps:
             power = factor * order * step.losses
@@ -222,7 +227,7 @@ def _chernoff(steps: Sequence[_Step], order: float, edge: float) -> float:
             moment = float((step.weight * np.exp(np.minimum(power - peak, 0.0))).sum())
             exponent += step.count * (peak + float(np.log(moment)))
         best = min(best, float(np.exp(min(0.0, exponent))))
-        if best < 1e-11:
+        if best < 1e-9:
             break
     return best
 

@@ -22,17 +22,23 @@ from sourdine.accounting import exact, shuffle
 from sourdine.accounting.dominating import Worst, gaussian_mu, worst
 from sourdine.accounting.numerical import Direction
 from sourdine.accounting.pairs import ROUNDING, Pair, tails
-from sourdine.errors import NotAccountable
+from sourdine.errors import ContradictionError, NotAccountable
 from sourdine.events import (
     ApproximateEvent,
     Event,
     LaplaceEvent,
     NonPrivateEvent,
+    PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    compose,
 )
 
 _MOST_LAPLACE = 12
+_MOST_EXACT = 100.0  # largest epsilon of one Laplace release that the closed form integrates well
+_MOST_STEPS = 10**12
+_LARGEST = 700.0
+_FARTHEST = 1e15
 
 
 class Interval(NamedTuple):
@@ -45,6 +51,9 @@ class Interval(NamedTuple):
 class PrivacyCurve(ABC):
     """delta as a function of epsilon >= 0, for the worse of the two directions."""
 
+    infinite: float = 0.0
+    """What delta is not below, however large epsilon is."""
+
     @abstractmethod
     def delta(self, epsilon: float) -> Interval:
         """The smallest delta for this epsilon >= 0."""
@@ -52,6 +61,8 @@ class PrivacyCurve(ABC):
     def epsilon(self, delta: float) -> Interval:
         """The smallest epsilon >= 0 for this delta in (0, 1)."""
         delta = checks.delta(delta)
+        if self.infinite > delta:
+            return Interval(math.inf, math.inf)
         return Interval(
             _largest_above(lambda e: self.delta(e).lower, delta),
             _smallest_below(lambda e: self.delta(e).upper, delta),
@@ -65,7 +76,9 @@ class PrivacyCurve(ABC):
         """The smallest false-negative rate of any test of membership with this false-positive rate.
 
         f(a) = sup over epsilon >= 0 of max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))
-        (Dong, Roth, Su 2022, Proposition 2.5). Here the *lower* end is the proven bound.
+        (Dong, Roth, Su 2022, Proposition 2.5), with delta the worse of the two directions. Here the
+        *lower* end is the proven bound; the upper one bounds this f, which a test in one direction
+        alone need not reach.
         """
         fpr = checks.not_negative("fpr", fpr)
         if fpr >= 1:
@@ -99,12 +112,13 @@ class PrivacyCurve(ABC):
 class ExactCurve(PrivacyCurve):
     """A closed form, known up to rounding."""
 
-    def __init__(self, profile: exact.Profile) -> None:
+    def __init__(self, profile: exact.Profile, infinite: float = 0.0) -> None:
         self._profile = profile
+        self.infinite = infinite
 
     def delta(self, epsilon: float) -> Interval:
         value, error = self._profile(checks.not_negative("epsilon", epsilon))
-        return Interval(max(0.0, value - error), min(1.0, value + error))
+        return Interval(min(1.0, max(0.0, value - error)), min(1.0, value + error))
 
 
 class OneStepCurve(PrivacyCurve):
@@ -113,6 +127,7 @@ class OneStepCurve(PrivacyCurve):
     def __init__(self, found: Worst) -> None:
         self._above = (found.forward, found.backward)
         self._attained = found.attained or ()
+        self.infinite = max((pair.infinite for pair in self._attained), default=0.0)
 
     def delta(self, epsilon: float) -> Interval:
         epsilon = checks.not_negative("epsilon", epsilon)
@@ -123,7 +138,8 @@ class OneStepCurve(PrivacyCurve):
 class ComposedCurve(PrivacyCurve):
     """A composition on the grid, both directions."""
 
-    def __init__(self, found: list[tuple[Worst, int]], accuracy: float) -> None:
+    def __init__(self, found: list[tuple[Worst, int]], accuracy: float, cap: PrivacyCurve) -> None:
+        self._cap = cap
         above = zip(*[((w.forward, n), (w.backward, n)) for w, n in found], strict=True)
         seen = [(w.attained, n) for w, n in found if w.attained is not None]
         below = zip(*[((a[0], n), (a[1], n)) for a, n in seen], strict=True) if seen else [(), ()]
@@ -141,7 +157,7 @@ class ComposedCurve(PrivacyCurve):
             if direction.delta_rough(epsilon) > lower:
                 lower = max(lower, direction.delta_lower(epsilon))
                 upper = max(upper, direction.delta_upper(epsilon))
-        return Interval(lower, max(lower, upper))
+        return _consistent(lower, upper)
 
     def epsilon(self, delta: float) -> Interval:
         delta = checks.delta(delta)
@@ -152,14 +168,14 @@ class ComposedCurve(PrivacyCurve):
                 here = direction.epsilon_upper(delta)
                 upper = max(upper, here)
                 lower = max(lower, direction.epsilon_lower(delta, here))
-        return Interval(min(lower, upper), upper)
+        return _consistent(lower, min(upper, self._cap.epsilon_upper(delta)))
 
     def epsilon_upper(self, delta: float) -> float:
         upper = 0.0
         for direction in self._directions:
             if upper == 0.0 or direction.epsilon_rough(delta) > upper:
                 upper = max(upper, direction.epsilon_upper(delta))
-        return upper
+        return min(upper, self._cap.epsilon_upper(delta))
 
 
 class ShuffledCurve(PrivacyCurve):
@@ -191,7 +207,7 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
     checks.adjacency(adjacency)
     parts = event.parts
     if any(isinstance(part, NonPrivateEvent) for part, _ in parts):
-        return ExactCurve(lambda _: (1.0, 0.0))
+        return ExactCurve(lambda _: (1.0, 0.0), infinite=1.0)
     if not parts:
         return ExactCurve(lambda _: (0.0, 0.0))
     mu = gaussian_mu(event, adjacency)
@@ -201,28 +217,64 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
         closed = _closed_form(*parts[0], adjacency)
         if closed is not None:
             return closed
-    return ComposedCurve([(worst(part, adjacency), count) for part, count in parts], accuracy)
+    if sum(count for _, count in parts) > _MOST_STEPS:
+        raise NotAccountable(f"more than {_MOST_STEPS:g} steps are beyond this accountant's precision.")
+    found = [(worst(part, adjacency), count) for part, count in parts]
+    return ComposedCurve(found, accuracy, _without_sampling(event, adjacency))
+
+
+def _without_sampling(event: Event, adjacency: str) -> PrivacyCurve:
+    """A looser curve that always answers: sampling never hurts, and plain noise has a closed form.
+
+    It matters where the noise is so small that losses overflow the grid.
+    """
+    whole = compose(
+        count * (part.event if isinstance(part, PoissonEvent) else part) for part, count in event.parts
+    )
+    mu = gaussian_mu(whole, adjacency)
+    if mu is not None:
+        return ExactCurve(exact.gaussian(mu))
+    bounds = [(worst(part, adjacency), count) for part, count in event.parts]
+    pairs = [(pair, count) for found, count in bounds for pair in (found.forward, found.backward)]
+    if any(pair.infinite for pair, _ in pairs):
+        return ExactCurve(lambda _: (1.0, 0.0))
+    # Pure epsilon-DP: the largest loss of each direction, added up.
+    most = max(sum(pair.high * count for pair, count in pairs[side::2]) for side in (0, 1))
+    return ExactCurve(lambda epsilon: (0.0 if epsilon >= most else 1.0, 0.0))
 
 
 def _closed_form(event: Event, count: int, adjacency: str) -> PrivacyCurve | None:
     found = worst(event, adjacency)
     match event:
         case ShuffledEvent():
-            above = OneStepCurve(found) if count == 1 else ComposedCurve([(found, count)], 1e-6)
-            return ShuffledCurve(event, adjacency, above)
+            mu = getattr(found.forward, "mu", math.inf) * math.sqrt(count)
+            return ShuffledCurve(event, adjacency, ExactCurve(exact.gaussian(mu)))
         case ApproximateEvent():
-            return ExactCurve(exact.randomized_response(event.epsilon, count, event.delta))
+            failed = -math.expm1(count * math.log1p(-event.delta))
+            profile = exact.randomized_response(event.epsilon, count, event.delta)
+            return ExactCurve(profile, failed * (1 - 1e-12))
         case RandomizedResponseEvent(buckets=2) if event.flip < 1:
             epsilon0 = math.log((1 - event.flip / 2) / (event.flip / 2))
             return ExactCurve(exact.randomized_response(epsilon0, count))
-        case LaplaceEvent() if 1 < count <= _MOST_LAPLACE:
+        case LaplaceEvent() if 1 < count <= _MOST_LAPLACE and found.forward.high <= _MOST_EXACT:
             return ExactCurve(exact.laplace(found.forward.high, count))
     return OneStepCurve(found) if count == 1 else None
 
 
+def _consistent(lower: float, upper: float) -> Interval:
+    if lower > upper * (1 + 1e-9) + 1e-12:
+        raise ContradictionError(
+            f"the bounds {lower!r} and {upper!r} exclude each other: this is a bug of sourdine. Use "
+            "neither, and report the event (SECURITY.md)."
+        )
+    return Interval(min(lower, upper), upper)
+
+
 def _hockey(pair: Pair, epsilon: float, side: int) -> float:
     p, q = tails(pair, epsilon)
-    scaled = math.exp(min(epsilon, 700.0)) * q
+    scaled = math.exp(min(epsilon, _LARGEST)) * q
+    if side < 0 and (epsilon > _LARGEST or q < 1e-290):
+        return pair.infinite  # Q has underflowed: what P has here may not be all excess
     return min(1.0, max(0.0, p - scaled + side * ROUNDING * (p + scaled)))
 
 
@@ -247,7 +299,7 @@ def _largest_above(delta_lower: Callable[[float], float], delta: float) -> float
         return 0.0
     high = _bracket(delta_lower, delta)
     if math.isinf(high):
-        return math.inf
+        return _FARTHEST
     step = 1e-13 * max(1.0, high)
     root = max(0.0, _root(delta_lower, delta, high) - step)
     while root > 0 and delta_lower(root) < delta:
@@ -260,7 +312,7 @@ def _bracket(function: Callable[[float], float], delta: float) -> float:
     high = 1.0
     while function(high) > delta:
         high *= 2
-        if high > 1e9:
+        if high > _FARTHEST:
             return math.inf
     return high
 

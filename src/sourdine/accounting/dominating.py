@@ -78,7 +78,7 @@ def worst(event: Event, adjacency: str) -> Worst:
             _distance(event, adjacency)
             pair = pairs.bounded_range(event.epsilon)
             # Attained by two candidates whose scores move apart by the full range.
-            seen = pairs.randomized_response(2 / (1 + math.exp(event.epsilon / 2)), 2)
+            seen = pairs.approximate(event.epsilon / 2, 0.0)
             return Worst(pair, pair, (seen, seen))
         case GdpEvent():
             _distance(event, adjacency)
@@ -111,14 +111,16 @@ def _distance(event: Event, adjacency: str) -> int:
 
 
 def _poisson(event: PoissonEvent, adjacency: str) -> Worst:
+    if event.rate == 1:
+        return worst(event.event, adjacency)
     if adjacency == "replace-one":
-        alone = [part for part, _ in event.event.parts]
-        if not all(isinstance(part, GaussianEvent) and part.adjacency is None for part in alone):
+        inner = event.event
+        if not isinstance(inner, GaussianEvent) or inner.adjacency is not None:
             raise NotAccountable(
-                "Poisson sampling under replace-one is proven here for Gaussian noise only; ask for "
-                "adjacency zero-out or add-remove."
+                "Poisson sampling under replace-one is proven here for one release with Gaussian noise "
+                "only; ask for adjacency zero-out or add-remove."
             )
-        return Worst.both_ways(Swapped(gaussian_mu(event.event, "zero-out") or 0.0, event.rate))
+        return Worst.both_ways(Swapped(1 / inner.noise_multiplier, event.rate))
     mu = gaussian_mu(event.event, adjacency)
     base = Worst.both_ways(Normal(mu)) if mu else worst(event.event, adjacency)
     return _sampled(base, event.rate)
@@ -145,6 +147,8 @@ def _fixed_size(event: FixedSizeEvent, adjacency: str) -> Worst:
             "fixed-size lots make the number of records public, so add-remove says nothing about "
             "them; ask for adjacency zero-out or replace-one."
         )
+    if event.sample == event.records:
+        return worst(event.event, adjacency)
     rate = event.sample / event.records
     base = worst(event.event, "replace-one")
     pair = Spliced(base.forward, rate)

@@ -46,18 +46,23 @@ def randomized_response(epsilon0: float, count: int, delta0: float = 0.0) -> Pro
 
     The number of true answers is binomial under both neighbours; the loss is (2k - count) epsilon0.
     """
-    keep = float(special.expit(epsilon0))
+    # 1 - keep would lose all digits of a large epsilon0.
+    keep, lie = float(special.expit(epsilon0)), float(special.expit(-epsilon0))
 
     def delta(epsilon: float) -> tuple[float, float]:
         # The smallest k with a loss above epsilon; one less changes nothing, its term is zero there.
-        least = max(0, math.floor((epsilon / epsilon0 + count) / 2)) + 1
+        least = max(0, math.floor((epsilon / epsilon0 + count) / 2)) + 1 if epsilon0 else count + 1
         above_p = above_q = 0.0
         if least <= count:
             above_p = float(special.betainc(least, count - least + 1, keep))
-            above_q = float(special.betainc(least, count - least + 1, 1 - keep))
+            above_q = float(special.betainc(least, count - least + 1, lie))
             above_q *= math.exp(min(epsilon, 700.0))
         failed = -math.expm1(count * math.log1p(-delta0))
         error = 64 * _UNIT * (math.sqrt(count) + count * epsilon0 + epsilon) * (above_p + above_q)
+        if (
+            epsilon > 700
+        ):  # e^epsilon was cut: what is subtracted is too small, only the upper end holds
+            error += above_p
         return failed + (1 - failed) * max(0.0, above_p - above_q), error + 8 * _UNIT * failed
 
     return delta
@@ -74,7 +79,15 @@ def laplace(epsilon0: float, count: int) -> Profile:
     nodes, weights = np.polynomial.legendre.leggauss(24)
     splines = {m: interpolate.BSpline.basis_element(np.arange(m + 1.0)) for m in range(1, count + 1)}
 
+    # The gap to the largest loss count * epsilon0 carries the rounding of that product.
+    shift = 8 * _UNIT * count * epsilon0
+    fine = math.ceil(epsilon0 / 8)
+
     def delta(epsilon: float) -> tuple[float, float]:
+        value = at(epsilon)
+        return value, 256 * _UNIT * (1 + epsilon) * value + at(epsilon - shift) - at(epsilon + shift)
+
+    def at(epsilon: float) -> float:
         total = 0.0
         for m in range(count + 1):
             for i in range(count - m + 1):
@@ -83,17 +96,19 @@ def laplace(epsilon0: float, count: int) -> Profile:
                 ways = math.exp(log_ways - (i + j) * math.log(2) - j * epsilon0)
                 gap = epsilon - (i - j) * epsilon0
                 if m == 0:
-                    total += ways * max(0.0, -math.expm1(gap))
+                    total += ways * max(0.0, -math.expm1(min(gap, 0.0)))
                     continue
                 start = max(0.0, (gap / epsilon0 + m) / 2)
                 if start >= m:
                     continue
-                cuts = np.unique(np.append(np.arange(math.floor(start) + 1.0, m + 1), start))
+                # A spline's knots are whole numbers; between them e^(epsilon0 u) may be steep.
+                knots = np.arange(math.floor(start * fine) + 1.0, m * fine + 1) / fine
+                cuts = np.unique(np.append(knots, start))
                 half = np.diff(cuts)[:, None] / 2
                 u = cuts[:-1, None] + half * (1 + nodes)
                 s = epsilon0 * (2 * u - m)
                 value = -np.expm1(gap - s) * np.exp((s - m * epsilon0) / 2) * splines[m](u)
                 total += ways * (epsilon0 / 2) ** m * float((half * weights * value).sum())
-        return total, 256 * _UNIT * (1 + epsilon) * total
+        return total
 
     return delta

@@ -62,6 +62,7 @@ def above(pair: Pair, h: float, low: float, high: float) -> Lattice:
     """
     origin = _origin(pair)
     first, last = _indices(pair, origin, h, low, high)
+    last += pair.high <= high  # past the end, so that rounding leaves no atom above the last point
     edges = _points(origin, h, first, last + 1 - first)
     p, q = pair.masses(edges)
     scale = np.exp(edges)
@@ -71,9 +72,10 @@ def above(pair: Pair, h: float, low: float, high: float) -> Lattice:
     out[:-1] = cell_p - up
     out[1:] += up
     out[0] += p[0]
-    top = min(p[-1], q[-1] * scale[-1])
+    finite = max(0.0, float(p[-1]) - pair.infinite)
+    top = min(finite, float(q[-1] * scale[-1]))
     out[-1] += top
-    return Lattice(origin, first, out, float(p[-1] - top))
+    return Lattice(origin, first, out, pair.infinite + (finite - top))
 
 
 def below(pair: Pair, h: float, low: float, high: float) -> Lattice:

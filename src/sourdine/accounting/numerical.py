@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from sourdine.accounting import lattice
 from sourdine.accounting.convolution import Total, total
 from sourdine.accounting.lattice import Lattice
-from sourdine.accounting.pairs import Pair
-from sourdine.accounting.plan import Sketch
+from sourdine.accounting.pairs import Pair, tails
+from sourdine.accounting.plan import LARGEST, Sketch
 
 Parts = tuple[tuple[Pair, int], ...]
 _KEPT = 6  # composed laws held in memory, for curves that are asked many questions
@@ -46,6 +46,8 @@ class Direction:
 
     def epsilon_rough(self, delta: float) -> float:
         """A proven but loose upper bound, quickly."""
+        if self._overflows(delta):
+            return math.inf
         guess = self._sketch(self.above, delta).renyi_epsilon()
         return self._epsilon_above(_ROUGH, delta, guess)
 
@@ -55,23 +57,33 @@ class Direction:
 
     def epsilon_lower(self, delta: float, upper: float) -> float:
         """A true lower bound, planned around an upper one."""
-        if not self.below or not 0 < upper < math.inf:
+        if not self.below or not 0 < upper < math.inf or self._overflows(delta):
             return 0.0
-        composed = self._total(_BELOW, delta, upper)
-        root = _solve(composed.lower, composed.slope, delta, upper, float(composed.losses[-1]))
-        step = 1e-13 * max(1.0, root)
-        while root > 0 and composed.lower(root) < delta:
-            root, step = max(0.0, root - step), 2 * step
-        return root
+        guess, best = min(upper, self._sketch(self.below, delta).renyi_epsilon()), 0.0
+        for _ in range(3):
+            composed = self._total(_BELOW, delta, guess)
+            root = _solve(composed.lower, composed.slope, delta, guess, float(composed.losses[-1]))
+            step = 1e-13 * max(1.0, root)
+            while root > 0 and composed.lower(root) < delta:
+                root, step = max(0.0, root - step), 2 * step
+            best = max(best, root)
+            if abs(root - guess) <= 0.1 * guess or root == 0:
+                break
+            guess = root
+        return best
 
     def delta_rough(self, epsilon: float) -> float:
+        if self._overflows(0.5):
+            return 1.0
         return self._total(_ROUGH, self._delta_guess(epsilon), epsilon).upper(epsilon)
 
     def delta_upper(self, epsilon: float) -> float:
+        if self._overflows(0.5):
+            return 1.0
         return self._total(_ABOVE, self._delta_guess(epsilon), epsilon).upper(epsilon)
 
     def delta_lower(self, epsilon: float) -> float:
-        if not self.below:
+        if not self.below or self._overflows(0.5):
             return 0.0
         return self._total(_BELOW, self._delta_guess(epsilon), epsilon).lower(epsilon)
 
@@ -96,6 +108,10 @@ class Direction:
                 break
             guess = root
         return best
+
+    def _overflows(self, delta: float) -> bool:
+        """Whether one step has more than delta of its mass at losses that the grid cannot hold."""
+        return any(tails(pair, LARGEST)[0] > delta for pair, _ in self.above)
 
     def _delta_guess(self, epsilon: float) -> float:
         return self._sketch(self.above, 1e-20).chernoff_delta(epsilon)

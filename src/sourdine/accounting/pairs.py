@@ -7,8 +7,7 @@ The product of dominating pairs dominates the composition, adaptive or not (Zhu,
 
 A pair is known here only through its loss L = ln(dP/dQ): `masses(edges)` gives the mass of P and
 of Q below the first edge, in each cell between two edges, and above the last one. Cell masses
-carry full relative accuracy (`ROUNDING` bounds the error), so that ln(p/q) of a cell can be trusted
-even when the cell is narrow.
+carry full relative accuracy: they are sums of positive terms, on edges that are rounded (`ROUNDING`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sourdine.accounting import normal
 from sourdine.accounting.normal import Array
 
 ROUNDING = 1e-13
-"""Bound on the relative error of a cell's mass, and on the error of an edge in units of loss."""
+"""A cell's mass is that of a cell with edges off by at most so much loss, to this relative error."""
 FAR = 1e300
 """Stands for an infinite loss of an atom: beyond every finite edge, yet before an infinite one."""
 
@@ -108,9 +107,9 @@ class Slab:
         cuts = np.concatenate(([-np.inf], edges, [np.inf]))
         inner = np.clip(cuts, self.low, self.high)
         a, b = inner[:-1], inner[1:]
-        width = self.share * np.expm1((b - a) / 2)
-        under_p = np.exp((a - self.epsilon) / 2) * width
-        under_q = np.exp((-b - self.epsilon) / 2) * width
+        width = -self.share * np.expm1((a - b) / 2)
+        under_p = np.exp((b - self.epsilon) / 2) * width
+        under_q = np.exp((-a - self.epsilon) / 2) * width
         if self.end:
             at_low = (cuts[:-1] < self.low) & (cuts[1:] >= self.low)
             at_high = (cuts[:-1] < self.high) & (cuts[1:] >= self.high)
@@ -342,16 +341,17 @@ def tails(pair: Pair, loss: float) -> tuple[float, float]:
 def discrete_gaussian(sigma: float, sensitivity: int) -> Atoms:
     """Integers with probability proportional to e^(-x^2 / 2 sigma^2), moved by the sensitivity.
 
-    Canonne, Kamath, Steinke 2020. Integers past 40 sigma are left out: their mass, below
-    e^-800, is under the smallest normal double.
+    Canonne, Kamath, Steinke 2020. Integers past 26 sigma, below 1e-146 in mass, count as lost.
     """
-    reach = int(np.ceil(40 * sigma)) + sensitivity
+    reach = int(np.ceil(26 * sigma)) + sensitivity
     x = np.arange(-reach, reach + 1, dtype=np.float64)
     weight = np.exp(-0.5 * (x / sigma) ** 2)
     weight /= weight.sum()
     step = sensitivity / sigma**2
-    losses = step * (x[:-sensitivity] + sensitivity / 2)
-    return Atoms(losses, weight[:-sensitivity], weight[sensitivity:], step)
+    losses = np.concatenate(([-FAR], step * (x[:-sensitivity] + sensitivity / 2), [FAR]))
+    p = np.concatenate(([0.0], weight[:-sensitivity], [1e-146]))
+    q = np.concatenate(([1e-146], weight[sensitivity:], [0.0]))
+    return Atoms(losses, p, q, step)
 
 
 def discrete_laplace(parameter: float, sensitivity: int) -> Atoms:
@@ -378,8 +378,7 @@ def randomized_response(flip: float, buckets: int) -> Atoms:
 
 def approximate(epsilon: float, delta: float) -> Atoms:
     """The pair that dominates every (epsilon, delta)-DP mechanism (Kairouz, Oh, Viswanath 2015)."""
-    keep = float(special.expit(epsilon))
-    p = (1 - delta) * np.array([1 - keep, keep])
+    p = (1 - delta) * special.expit(np.array([-epsilon, epsilon]))  # 1 - keep would lose its digits
     if delta == 0:
         return Atoms(np.array([-epsilon, epsilon]), p, p[::-1].copy(), 2 * epsilon)
     losses = np.array([-FAR, -epsilon, epsilon, FAR])

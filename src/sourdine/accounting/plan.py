@@ -17,7 +17,7 @@ from sourdine.accounting.convolution import Window
 from sourdine.accounting.normal import Array
 from sourdine.accounting.pairs import Pair
 
-_LARGEST = 700.0  # losses past e^700 overflow; no such epsilon says anything
+LARGEST = 700.0  # losses past e^700 overflow; no such epsilon says anything
 _WINDOW_TAIL = 1e-14  # mass of the tilted law that may wrap around
 _TILTS = np.concatenate(([0.0], np.geomspace(1e-4, 1e4, 241)))
 
@@ -40,7 +40,7 @@ class Sketch:
         Cut off is what could not change delta by a relative 1e-10: above, that goes to infinite
         loss; below, it counts as a little less negative.
         """
-        sides = np.geomspace(1e-9, _LARGEST, 1200)
+        sides = np.geomspace(1e-9, LARGEST, 1200)
         edges = np.concatenate((-sides[::-1], sides))
         out = []
         for pair, count in self.parts:
@@ -53,8 +53,12 @@ class Sketch:
             high = tail > 1e-10 * self.delta / self.steps
             low = head > 1e-14 / self.steps
             good = np.isfinite(loss) & high & low
-            ends = np.concatenate(([-_LARGEST], edges, [_LARGEST]))
-            out.append((loss[good], p[good], count, ends[:-1][good][0], ends[1:][good][-1]))
+            ends = np.concatenate(([-LARGEST], edges, [LARGEST]))
+            if not good.any():  # all losses are too large to tell apart
+                loss, p, good = np.full(len(p), LARGEST), np.full(len(p), 1e-300), good | True
+            out.append(
+                (loss[good], p[good], count, float(ends[:-1][good][0]), float(ends[1:][good][-1]))
+            )
         return out
 
     def cuts(self) -> list[tuple[float, float]]:
@@ -62,9 +66,15 @@ class Sketch:
         return [(low, high) for _, _, _, low, high in self._cells]
 
     @cached_property
+    def _tilts(self) -> Array:
+        """Candidate tilts, larger where the total loss is small."""
+        square = sum(count * float((p * loss**2).sum()) for loss, p, count, _, _ in self._cells)
+        return _TILTS / min(1.0, max(1e-10, math.sqrt(square)))
+
+    @cached_property
     def _cumulants(self) -> tuple[Array, Array]:
         """K(t) = ln E[e^(t L)] of the total loss, for tilts of both signs."""
-        orders = np.concatenate((-_TILTS[:0:-1], _TILTS))
+        orders = np.concatenate((-self._tilts[:0:-1], self._tilts))
         total = np.zeros(len(orders))
         for loss, p, count, _, _ in self._cells:
             exponent = orders[:, None] * loss[None, :] + np.log(p)[None, :]
@@ -78,18 +88,18 @@ class Sketch:
 
     def renyi_epsilon(self) -> float:
         """Epsilon at the sketch's delta by the improved Rényi conversion: a rough upper value."""
-        t = _TILTS[1:]
+        t = self._tilts[1:]
         cost = self.cumulant(t) - np.log(self.delta) + t * np.log(t) - (1 + t) * np.log1p(t)
         return float(np.min(cost / t))
 
     def best_tilt(self, epsilon: float) -> float:
         """The tilt that minimises the Chernoff bound K(t) - t epsilon."""
-        return float(_TILTS[np.argmin(self.cumulant(_TILTS) - _TILTS * epsilon)])
+        return float(self._tilts[np.argmin(self.cumulant(self._tilts) - self._tilts * epsilon)])
 
     @cached_property
     def _windows(self) -> tuple[Array, ...]:
         """For each tilt: where the tilted law starts and ends, and the orders that show it."""
-        tilts = _TILTS[::3]
+        tilts = self._tilts[::3]
         orders, k = self._cumulants
         at = self.cumulant(tilts)
         apart = orders[None, :] - tilts[:, None]
@@ -119,12 +129,14 @@ class Sketch:
         best = self.best_tilt(epsilon)
         h = self.grid(epsilon, accuracy)
         grids = np.minimum(np.maximum(h, widths / sizes[0]), coarsest)
-        grids = np.maximum(grids, widths / sizes[1])
+        longest = max(high - low for low, high in self.cuts())
+        grids = np.maximum(np.maximum(grids, widths / sizes[1]), longest / (1 << 21))
         weights = np.sqrt(np.minimum(20.0, 1 / (2 * tilts + 1e-9)) / h) * self._norm(epsilon, h)
         rounding = np.exp(np.minimum(self.cumulant(tilts) - tilts * epsilon, 300.0)) * weights
         rounding *= 1e-13 * self.steps / (self.delta * (best + 1e-3))
         gaps = self.steps * (best + 1) / 12 * grids**2
-        error = np.where(starts <= epsilon, rounding + gaps, np.inf)
+        # A window must not start above epsilon; if all do, delta is nearly one: take the lowest.
+        error = np.where(starts <= max(epsilon, starts.min()), rounding + gaps, np.inf)
         bearable = self.steps * (best + 1) / 12 * min(h, coarsest) ** 2
         good = error <= max(1.5 * bearable, 1.1 * error.min())
         chosen = int(np.argmin(np.where(good, widths / grids, np.inf)))
@@ -151,7 +163,7 @@ class Sketch:
 
     def chernoff_delta(self, epsilon: float) -> float:
         """Roughly delta at this epsilon, within (1e-20, 0.1]."""
-        bound = float(np.min(self.cumulant(_TILTS) - _TILTS * epsilon))
+        bound = float(np.min(self.cumulant(self._tilts) - self._tilts * epsilon))
         return float(np.clip(np.exp(bound), 1e-20, 0.1))
 
     def _fitted(self, h: float) -> float:

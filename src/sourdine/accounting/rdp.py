@@ -136,7 +136,11 @@ def laplace(epsilon: float, order: float) -> float:
 
 def response(keep: float, order: float) -> float:
     """Randomized response that tells the truth with probability `keep` (Mironov 2017, Table II)."""
-    true, false = math.log(keep), math.log1p(-keep)
+    return _response(math.log(keep), math.log1p(-keep), order)
+
+
+def _response(true: float, false: float, order: float) -> float:
+    """The same from the logarithms of both probabilities."""
     same = order * true + (1 - order) * false
     other = order * false + (1 - order) * true
     return _log_add(same, other) / (order - 1)
@@ -167,8 +171,8 @@ def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
             return [laplace(epsilon, order) for order in orders]
         case ApproximateEvent(delta=0.0):
             worst(event, adjacency)
-            keep = 1 / (1 + math.exp(-event.epsilon))
-            return [response(keep, order) for order in orders]
+            lie = -_log_add(0.0, event.epsilon)
+            return [_response(lie + event.epsilon, lie, order) for order in orders]
         case RandomizedResponseEvent(buckets=2):
             worst(event, adjacency)
             return [response(1 - event.flip / 2, order) for order in orders]

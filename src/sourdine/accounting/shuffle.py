@@ -39,4 +39,4 @@ def lower_epsilon(event: ShuffledEvent, adjacency: str, delta: float) -> float:
 def lower_delta(event: ShuffledEvent, adjacency: str, epsilon: float) -> float:
     """The largest delta that the threshold attack shows at this epsilon."""
     p, q = _threshold_test(event, adjacency)
-    return max(0.0, float((p - math.exp(epsilon) * q).max()))
+    return max(0.0, float((p - math.exp(min(epsilon, 700.0)) * q).max()))

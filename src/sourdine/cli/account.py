@@ -166,7 +166,7 @@ def _basic(event: Event, adjacency: str, delta: float) -> Bound:
 
 
 def _advanced(event: Event, adjacency: str, delta: float) -> Bound:
-    """Half of delta is slack; better than basic composition for small steps only, so the smaller counts."""
+    """Half of delta is slack. Better than basic for small steps only, so the smaller of both counts."""
     from sourdine.accounting import advanced_tanh  # noqa: PLC0415
 
     each, count = _step(event, adjacency, delta / 2)
