@@ -99,7 +99,7 @@ class Total:
         """A number that H_epsilon of the composed lattice pair is not below."""
         if not self._floor <= epsilon <= self._centre + _LARGEST or self._log_factor > _LARGEST:
             return 0.0
-        value, _, slack, heaviest, scale = self._hockey(epsilon + self.shift)
+        value, slack, heaviest, scale = self._hockey(epsilon + self.shift)
         wrapped = heaviest * (self.over + self.under)
         return float(max(0.0, self.infinite + scale * ((1 - self.relative) * value - slack - wrapped)))
 
@@ -109,16 +109,11 @@ class Total:
         unseen = epsilon < self.losses[0] and self.open_below  # losses below the window
         if unseen or epsilon < self._floor or self._log_factor > _LARGEST:
             return 1.0
-        value, _, slack, _, scale = self._hockey(epsilon)
+        value, slack, _, scale = self._hockey(epsilon)
         total = scale * ((1 + np.expm1(self.relative)) * value + slack)
         return float(min(1.0, self.infinite + total + self.beyond))
 
-    def slope(self, epsilon: float) -> float:
-        """-dH/d epsilon, without error bounds: a help for root finding."""
-        _, tail, _, _, scale = self._hockey(epsilon)
-        return float(scale * tail)
-
-    def _hockey(self, epsilon: float) -> tuple[float, float, float, float, float]:
+    def _hockey(self, epsilon: float) -> tuple[float, float, float, float]:
         """sum over l > epsilon of p(l) (1 - e^(epsilon - l)), and what bounds its error."""
         start = int(np.searchsorted(self.losses, epsilon, side="right"))
         rise = float(np.exp(min(epsilon - self._centre, _LARGEST)))
@@ -131,7 +126,7 @@ class Total:
         )  # of the two sums themselves
         heaviest = float(weights.max(initial=0.0))
         scale = float(np.exp(min(self._log_factor, _LARGEST)))
-        return value, tail, slack, heaviest, scale
+        return value, slack, heaviest, scale
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Direction:
         guess, best = min(upper, self._sketch(self.below, delta).renyi_epsilon()), 0.0
         for _ in range(3):
             composed = self._total(_BELOW, delta, guess)
-            root = _solve(composed.lower, composed.slope, delta, guess, float(composed.losses[-1]))
+            root = _solve(composed.lower, delta, guess, float(composed.losses[-1]))
             step = 1e-13 * max(1.0, root)
             while root > 0 and composed.lower(root) < delta:
                 root, step = max(0.0, root - step), 2 * step
@@ -99,7 +99,7 @@ class Direction:
                 return 0.0
             if composed.upper(last) > delta:
                 break
-            root = _solve(composed.upper, composed.slope, delta, min(guess, last), last)
+            root = _solve(composed.upper, delta, min(guess, last), last)
             step = 1e-13 * max(1.0, root)
             while composed.upper(root) > delta:
                 root, step = root + step, 2 * step
@@ -144,25 +144,27 @@ class Direction:
         return self._totals[key]
 
 
-def _solve(
-    value: Callable[[float], float],
-    slope: Callable[[float], float],
-    delta: float,
-    guess: float,
-    last: float,
-) -> float:
-    """Where ln value(epsilon) = ln delta, by Newton's method, else by bisection."""
-    epsilon = guess
-    for _ in range(40):
-        here, fall = value(epsilon), slope(epsilon)
-        if not (0 < here < 1 and fall > 0):
+def _solve(value: Callable[[float], float], delta: float, guess: float, last: float) -> float:
+    """Where ln value(epsilon) = ln delta, by secants, else by bisection; value falls with epsilon."""
+    here, there = guess, guess * (1 - 1e-3)
+    miss, before = (_log_ratio(value(point), delta) for point in (here, there))
+    for _ in range(20):
+        if not (math.isfinite(miss) and math.isfinite(before) and (miss - before) * (here - there) < 0):
             break
-        moved = min(max(0.0, epsilon + math.log(here / delta) * here / fall), last)
-        if abs(moved - epsilon) <= 1e-13 * max(1.0, moved):
+        moved = min(max(0.0, here - miss * (here - there) / (miss - before)), last)
+        if abs(moved - here) <= 1e-12 * max(1.0, moved):
             return moved
-        epsilon = moved
+        here, there, before = moved, here, miss
+        miss = _log_ratio(value(here), delta)
+        if miss == 0:
+            return here
     low, high = 0.0, last
     while high - low > 1e-13 * max(1.0, high):
         middle = (low + high) / 2
         low, high = (middle, high) if value(middle) > delta else (low, middle)
     return high
+
+
+def _log_ratio(value: float, delta: float) -> float:
+    """ln(value / delta); infinite where a bound says nothing."""
+    return math.log(value / delta) if 0 < value < 1 else math.inf

@@ -128,9 +128,9 @@ class Sketch:
         widths = ends - starts
         best = self.best_tilt(epsilon)
         h = self.grid(epsilon, accuracy)
-        grids = np.minimum(np.maximum(h, widths / sizes[0]), coarsest)
+        grids = np.minimum(np.maximum(h, widths / (sizes[0] - 32)), coarsest)
         longest = max(high - low for low, high in self.cuts())
-        grids = np.maximum(np.maximum(grids, widths / sizes[1]), longest / (1 << 21))
+        grids = np.maximum(np.maximum(grids, widths / (sizes[1] - 32)), longest / (1 << 21))
         weights = np.sqrt(np.minimum(20.0, 1 / (2 * tilts + 1e-9)) / h) * self._norm(epsilon, h)
         rounding = np.exp(np.minimum(self.cumulant(tilts) - tilts * epsilon, 300.0)) * weights
         rounding *= 1e-13 * self.steps / (self.delta * (best + 1e-3))
