@@ -33,7 +33,7 @@ _PLANS: list[tuple[str, Event, str, float]] = [
         )
         for users in (5_000, 1_667, 1_250)
     ),
-    ("100 Laplace counts, scale 10", 100 * LaplaceEvent(10.0), "add-remove", 1e-6),
+    ("100 Laplace counts", 100 * LaplaceEvent(10.0), "add-remove", 1e-6),
     ("survey by fair coins", RandomizedResponseEvent(0.5), "replace-one", 1e-6),
     ("50 black boxes of 0.1", 50 * ApproximateEvent(0.1, 0.0, "replace-one"), "replace-one", 1e-6),
     ("100 Poisson lots, 1 epoch", _POISSON_EPOCH, "zero-out", 1e-6),
