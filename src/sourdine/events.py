@@ -22,11 +22,11 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from sourdine import checks
-from sourdine.errors import EventFileError, InputError
+from sourdine.errors import InputError
 
 FORMAT = "sourdine.event"
 VERSION = 1
-_KINDS: dict[str, type[Event]] = {}
+KINDS: dict[str, type[Event]] = {}
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Event:
 
     def __init_subclass__(cls) -> None:
         if "kind" in cls.__dict__:
-            _KINDS[cls.kind] = cls
+            KINDS[cls.kind] = cls
 
     def __add__(self, other: Event) -> Event:
         return compose([self, other]) if isinstance(other, Event) else NotImplemented
 
     def __mul__(self, count: int) -> Event:
-        return _gather([(self, checks.whole("the number of repetitions", count, least=0))])
+        return repeat([(self, checks.whole("the number of repetitions", count, least=0))])
 
     __rmul__ = __mul__
 
@@ -66,26 +66,9 @@ class Event:
     @staticmethod
     def from_json(text: str) -> Event:
         """Read an event from a document that `to_json` wrote, in this version or an older one."""
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
-            raise EventFileError(
-                "this is not a complete JSON document: the file was cut short or is something "
-                "else; write it again with Event.to_json()."
-            ) from None
-        if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise EventFileError(
-                f'this JSON document is no event: an event file says "format": "{FORMAT}".'
-            )
-        version = document.get("version")
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise EventFileError(f"this event file has no valid version (found {version!r}).")
-        if version > VERSION:
-            raise EventFileError(
-                f"this event file has version {version}, newer than the version {VERSION} that this "
-                "sourdine reads: update sourdine."
-            )
-        return _event(document.get("event"))
+        from sourdine.event_files import read  # noqa: PLC0415 (it imports the kinds from here)
+
+        return read(text)
 
 
 @dataclass(frozen=True)
@@ -322,10 +305,11 @@ class ComposedEvent(Event):
 
 def compose(events: Iterable[Event]) -> Event:
     """All events together. The order does not matter: composition commutes."""
-    return _gather([(event, 1) for event in events])
+    return repeat([(event, 1) for event in events])
 
 
-def _gather(counted: list[tuple[Event, int]]) -> Event:
+def repeat(counted: list[tuple[Event, int]]) -> Event:
+    """Each event so many times, equal ones counted together, in a canonical order."""
     counts: dict[Event, int] = {}
     for event, count in counted:
         for part, inner in event.parts:
@@ -352,37 +336,6 @@ def _plain(event: Event) -> dict[str, Any]:
         value = getattr(event, field.name)
         plain[field.name] = _plain(value) if isinstance(value, Event) else value
     return plain
-
-
-def _event(plain: object) -> Event:
-    if not isinstance(plain, dict) or "kind" not in plain:
-        raise EventFileError("an event in this file has no kind: the file is damaged.")
-    kind = plain["kind"]
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise EventFileError(f"this file holds an event of the unknown kind {kind!r}: update sourdine.")
-    given = {name: value for name, value in plain.items() if name != "kind"}
-    if kind == ComposedEvent.kind:
-        return _gather(_items(given.get("items")))
-    if "event" in given:
-        given["event"] = _event(given["event"])
-    for name, value in given.items():
-        if isinstance(value, list):
-            given[name] = tuple(value)
-    try:
-        return _KINDS[kind](**given)
-    except TypeError as error:
-        raise EventFileError(f"an event of kind {kind!r} in this file is damaged: {error}.") from None
-
-
-def _items(plain: object) -> list[tuple[Event, int]]:
-    found = []
-    for item in plain if isinstance(plain, list) else [plain]:
-        given = item if isinstance(item, dict) else {}
-        count = given.get("count")
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise EventFileError("a composed event in this file is damaged: it lacks a count.")
-        found.append((_event(given.get("event")), count))
-    return found
 
 
 def _keep(event: Event, name: str, check: Callable[[str, Any], float]) -> None:

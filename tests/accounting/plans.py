@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sourdine.accounting import pairs
+from sourdine.accounting import atoms, pairs
 from sourdine.accounting.pairs import Normal, Pair, Reversed, Sampled, Spliced, Swapped
 from sourdine.events import ApproximateEvent, Event, GaussianEvent, LaplaceEvent, PoissonEvent
 
@@ -19,18 +19,18 @@ PAIRS: dict[str, Pair] = {
     "laplace": pairs.laplace(0.8),
     "laplace-tiny": pairs.laplace(1e-5),
     "bounded-range": pairs.bounded_range(1.5),
-    "response": pairs.randomized_response(0.4, 2),
-    "response-5": pairs.randomized_response(0.4, 5),
-    "approximate": pairs.approximate(0.9, 1e-3),
-    "discrete-gaussian": pairs.discrete_gaussian(3.0, 2),
-    "discrete-laplace": pairs.discrete_laplace(0.3, 4),
+    "response": atoms.randomized_response(0.4, 2),
+    "response-5": atoms.randomized_response(0.4, 5),
+    "approximate": atoms.approximate(0.9, 1e-3),
+    "discrete-gaussian": atoms.discrete_gaussian(3.0, 2),
+    "discrete-laplace": atoms.discrete_laplace(0.3, 4),
     "sampled": Sampled(Normal(1.0), 0.01),
     "sampled-rarely": Sampled(Normal(2.0), 1e-4),
     "sampled-often": Sampled(Normal(0.25), 0.9),
     "sampled-back": Reversed(Sampled(Normal(1.0), 0.05)),
     "sampled-laplace": Sampled(pairs.laplace(1.0), 0.1),
     "sampled-laplace-back": Reversed(Sampled(pairs.laplace(1.0), 0.1)),
-    "sampled-approximate": Sampled(pairs.approximate(1.0, 1e-4), 0.2),
+    "sampled-approximate": Sampled(atoms.approximate(1.0, 1e-4), 0.2),
     "swapped": Swapped(1.0, 0.05),
     "swapped-rarely": Swapped(0.5, 1e-3),
     "spliced": Spliced(Normal(1.5), 0.1),

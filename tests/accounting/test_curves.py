@@ -9,7 +9,7 @@ from plans import grid, grid_event
 from scipy import stats
 
 from sourdine.accounting import curve
-from sourdine.accounting.pairs import Atoms, discrete_gaussian, discrete_laplace, randomized_response
+from sourdine.accounting.atoms import Atoms, discrete_gaussian, discrete_laplace, randomized_response
 from sourdine.errors import InputError, NotAccountable
 from sourdine.events import (
     NOTHING,

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sourdine.accounting import Promise, amplified, curve, group
-from sourdine.accounting.pairs import Atoms, tails
+from sourdine.accounting.atoms import Atoms
+from sourdine.accounting.pairs import tails
 from sourdine.events import Event, GaussianEvent, GdpEvent, LaplaceEvent, PoissonEvent
 
 noises = st.floats(0.6, 8.0)

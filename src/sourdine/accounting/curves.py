@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize
 
 from sourdine import checks
 from sourdine.accounting import exact, shuffle
-from sourdine.accounting.dominating import Worst, gaussian_mu, worst
+from sourdine.accounting.dominating import Worst, gaussian_mu, shuffled_mu, worst
 from sourdine.accounting.numerical import Direction
 from sourdine.accounting.pairs import ROUNDING, Pair, tails
+from sourdine.accounting.search import largest_above, smallest_below
 from sourdine.errors import ContradictionError, NotAccountable
 from sourdine.events import (
     ApproximateEvent,
@@ -38,7 +37,6 @@ _MOST_LAPLACE = 12
 _MOST_EXACT = 100.0  # largest epsilon of one Laplace release that the closed form integrates well
 _MOST_STEPS = 10**12
 _LARGEST = 700.0
-_FARTHEST = 1e15
 
 
 class Interval(NamedTuple):
@@ -64,8 +62,8 @@ class PrivacyCurve(ABC):
         if self.infinite > delta:
             return Interval(math.inf, math.inf)
         return Interval(
-            _largest_above(lambda e: self.delta(e).lower, delta),
-            _smallest_below(lambda e: self.delta(e).upper, delta),
+            largest_above(lambda e: self.delta(e).lower, delta),
+            smallest_below(lambda e: self.delta(e).upper, delta),
         )
 
     def epsilon_upper(self, delta: float) -> float:
@@ -157,7 +155,7 @@ class ComposedCurve(PrivacyCurve):
             if direction.delta_rough(epsilon) > lower:
                 lower = max(lower, direction.delta_lower(epsilon))
                 upper = max(upper, direction.delta_upper(epsilon))
-        return _consistent(lower, upper)
+        return _consistent(lower, min(upper, self._cap.delta(epsilon).upper))
 
     def epsilon(self, delta: float) -> Interval:
         delta = checks.delta(delta)
@@ -247,7 +245,7 @@ def _closed_form(event: Event, count: int, adjacency: str) -> PrivacyCurve | Non
     found = worst(event, adjacency)
     match event:
         case ShuffledEvent():
-            mu = getattr(found.forward, "mu", math.inf) * math.sqrt(count)
+            mu = shuffled_mu(event, adjacency) * math.sqrt(count)
             return ShuffledCurve(event, adjacency, ExactCurve(exact.gaussian(mu)))
         case ApproximateEvent():
             failed = -math.expm1(count * math.log1p(-event.delta))
@@ -276,56 +274,3 @@ def _hockey(pair: Pair, epsilon: float, side: int) -> float:
     if side < 0 and (epsilon > _LARGEST or q < 1e-290):
         return pair.infinite  # Q has underflowed: what P has here may not be all excess
     return min(1.0, max(0.0, p - scaled + side * ROUNDING * (p + scaled)))
-
-
-def _smallest_below(delta_upper: Callable[[float], float], delta: float) -> float:
-    """An epsilon with delta_upper(epsilon) <= delta, as small as the search finds."""
-    if delta_upper(0.0) <= delta:
-        return 0.0
-    high = _bracket(delta_upper, delta)
-    if math.isinf(high):
-        return math.inf
-    step = 1e-13 * max(1.0, high)
-    root = _root(delta_upper, delta, high) + step
-    while delta_upper(root) > delta:
-        root += step
-        step *= 2
-    return root
-
-
-def _largest_above(delta_lower: Callable[[float], float], delta: float) -> float:
-    """An epsilon with delta_lower(epsilon) >= delta, as large as the search finds."""
-    if delta_lower(0.0) <= delta:
-        return 0.0
-    high = _bracket(delta_lower, delta)
-    if math.isinf(high):
-        return _FARTHEST
-    step = 1e-13 * max(1.0, high)
-    root = max(0.0, _root(delta_lower, delta, high) - step)
-    while root > 0 and delta_lower(root) < delta:
-        root = max(0.0, root - step)
-        step *= 2
-    return root
-
-
-def _bracket(function: Callable[[float], float], delta: float) -> float:
-    high = 1.0
-    while function(high) > delta:
-        high *= 2
-        if high > _FARTHEST:
-            return math.inf
-    return high
-
-
-def _root(function: Callable[[float], float], delta: float, high: float) -> float:
-    low = 0.0 if high <= 1 else high / 2
-    target = math.log(delta)
-
-    def miss(epsilon: float) -> float:
-        value = function(epsilon)
-        return (math.log(value) if value > 0 else -800.0) - target
-
-    return float(optimize.brentq(miss, low, high, xtol=1e-13, rtol=1e-14))
-
-
-__all__ = ["Interval", "NotAccountable", "PrivacyCurve", "curve"]

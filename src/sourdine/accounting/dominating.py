@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from sourdine.accounting import pairs
+from sourdine.accounting import atoms, pairs
 from sourdine.accounting.pairs import Normal, Pair, Reversed, Sampled, Spliced, Swapped
 from sourdine.errors import NotAccountable
 from sourdine.events import (
@@ -60,25 +60,25 @@ def worst(event: Event, adjacency: str) -> Worst:
                     f"measure in coarser units, so that sigma is at most {_LARGEST_SIGMA:g}."
                 )
             moved = event.sensitivity * _distance(event, adjacency)
-            return Worst.both_ways(pairs.discrete_gaussian(event.sigma, moved))
+            return Worst.both_ways(atoms.discrete_gaussian(event.sigma, moved))
         case DiscreteLaplaceEvent():
             moved = event.sensitivity * _distance(event, adjacency)
-            return Worst.both_ways(pairs.discrete_laplace(event.parameter, moved))
+            return Worst.both_ways(atoms.discrete_laplace(event.parameter, moved))
         case RandomizedResponseEvent():
             if adjacency != "replace-one":
                 raise NotAccountable(
                     f"randomized response has no meaning under {adjacency}: a record that is absent "
                     "gives no answer, which anyone can see. Ask for adjacency replace-one."
                 )
-            return Worst.both_ways(pairs.randomized_response(event.flip, event.buckets))
+            return Worst.both_ways(atoms.randomized_response(event.flip, event.buckets))
         case ApproximateEvent():
             _distance(event, adjacency)
-            return Worst.both_ways(pairs.approximate(event.epsilon, event.delta))
+            return Worst.both_ways(atoms.approximate(event.epsilon, event.delta))
         case ExponentialEvent():
             _distance(event, adjacency)
             pair = pairs.bounded_range(event.epsilon)
             # Attained by two candidates whose scores move apart by the full range.
-            seen = pairs.approximate(event.epsilon / 2, 0.0)
+            seen = atoms.approximate(event.epsilon / 2, 0.0)
             return Worst(pair, pair, (seen, seen))
         case GdpEvent():
             _distance(event, adjacency)
@@ -170,9 +170,14 @@ def _shuffled(event: ShuffledEvent, adjacency: str) -> Worst:
             "shuffled batches change all at once when a record is added; no bound is known under "
             "add-remove. Ask for adjacency zero-out or replace-one."
         )
-    distance = 2 if adjacency == "replace-one" else 1
-    pair = Normal(distance * math.sqrt(event.epochs) / event.noise_multiplier)
+    pair = Normal(shuffled_mu(event, adjacency))
     return Worst(pair, pair, None)
+
+
+def shuffled_mu(event: ShuffledEvent, adjacency: str) -> float:
+    """mu of the Gaussian mechanism that dominates shuffled batches."""
+    distance = 2 if adjacency == "replace-one" else 1
+    return distance * math.sqrt(event.epochs) / event.noise_multiplier
 
 
 def gaussian_mu(event: Event, adjacency: str) -> float | None:

@@ -11,6 +11,7 @@ from sourdine.accounting.convolution import Total, total
 from sourdine.accounting.lattice import Lattice
 from sourdine.accounting.pairs import Pair, tails
 from sourdine.accounting.plan import LARGEST, Sketch
+from sourdine.accounting.search import largest_above, smallest_below
 
 Parts = tuple[tuple[Pair, int], ...]
 _KEPT = 6  # composed laws held in memory, for curves that are asked many questions
@@ -53,7 +54,7 @@ class Direction:
 
     def epsilon_upper(self, delta: float) -> float:
         rough = self.epsilon_rough(delta)
-        return min(rough, self._epsilon_above(_ABOVE, delta, rough)) if rough > 0 else 0.0
+        return min(rough, self._epsilon_above(_ABOVE, delta, rough)) if 0 < rough < math.inf else rough
 
     def epsilon_lower(self, delta: float, upper: float) -> float:
         """A true lower bound, planned around an upper one."""
@@ -62,10 +63,7 @@ class Direction:
         guess, best = min(upper, self._sketch(self.below, delta).renyi_epsilon()), 0.0
         for _ in range(3):
             composed = self._total(_BELOW, delta, guess)
-            root = _solve(composed.lower, delta, guess, float(composed.losses[-1]))
-            step = 1e-13 * max(1.0, root)
-            while root > 0 and composed.lower(root) < delta:
-                root, step = max(0.0, root - step), 2 * step
+            root = largest_above(composed.lower, delta, guess, float(composed.losses[-1]))
             best = max(best, root)
             if abs(root - guess) <= 0.1 * guess or root == 0:
                 break
@@ -91,20 +89,10 @@ class Direction:
         """The root of the upper bound; planned anew where the guess was far from it."""
         best = math.inf
         for _ in range(3):
-            if not math.isfinite(guess):
-                break
             composed = self._total(grade, delta, guess)
-            last = float(composed.losses[-1])
-            if composed.upper(0.0) <= delta:
-                return 0.0
-            if composed.upper(last) > delta:
-                break
-            root = _solve(composed.upper, delta, min(guess, last), last)
-            step = 1e-13 * max(1.0, root)
-            while composed.upper(root) > delta:
-                root, step = root + step, 2 * step
+            root = smallest_below(composed.upper, delta, guess, float(composed.losses[-1]))
             best = min(best, root)
-            if abs(root - guess) <= 0.1 * guess:
+            if math.isinf(root) or abs(root - guess) <= 0.1 * guess:
                 break
             guess = root
         return best
@@ -142,29 +130,3 @@ class Direction:
                 del self._totals[next(iter(self._totals))]
             self._totals[key] = total(lattices, window)
         return self._totals[key]
-
-
-def _solve(value: Callable[[float], float], delta: float, guess: float, last: float) -> float:
-    """Where ln value(epsilon) = ln delta, by secants, else by bisection; value falls with epsilon."""
-    here, there = guess, guess * (1 - 1e-3)
-    miss, before = (_log_ratio(value(point), delta) for point in (here, there))
-    for _ in range(20):
-        if not (math.isfinite(miss) and math.isfinite(before) and (miss - before) * (here - there) < 0):
-            break
-        moved = min(max(0.0, here - miss * (here - there) / (miss - before)), last)
-        if abs(moved - here) <= 1e-12 * max(1.0, moved):
-            return moved
-        here, there, before = moved, here, miss
-        miss = _log_ratio(value(here), delta)
-        if miss == 0:
-            return here
-    low, high = 0.0, last
-    while high - low > 1e-13 * max(1.0, high):
-        middle = (low + high) / 2
-        low, high = (middle, high) if value(middle) > delta else (low, middle)
-    return high
-
-
-def _log_ratio(value: float, delta: float) -> float:
-    """ln(value / delta); infinite where a bound says nothing."""
-    return math.log(value / delta) if 0 < value < 1 else math.inf

@@ -157,15 +157,15 @@ def _log_add(a: float, b: float) -> float:
 
 
 def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
-    from sourdine.accounting.dominating import gaussian_mu, worst  # noqa: PLC0415 (scipy on demand)
+    from sourdine.accounting.dominating import gaussian_mu, shuffled_mu, worst  # noqa: PLC0415 (scipy on demand)
 
     match event:
         case GaussianEvent() | GdpEvent():
             mu = gaussian_mu(event, adjacency) or 0.0
             return [gaussian(mu, order) for order in orders]
         case ShuffledEvent():
-            pair = worst(event, adjacency).forward
-            return [gaussian(getattr(pair, "mu", math.inf), order) for order in orders]
+            worst(event, adjacency)  # refuses add-remove
+            return [gaussian(shuffled_mu(event, adjacency), order) for order in orders]
         case LaplaceEvent():
             epsilon = worst(event, adjacency).forward.high
             return [laplace(epsilon, order) for order in orders]
