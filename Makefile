@@ -8,6 +8,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q -c constra
 
 demo: $(VENV)/.installed
 	$(BIN)/sourdine demo
+	@echo "To use the command itself: source $(VENV)/bin/activate"
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 -q --cov --cov-report=term:skip-covered --cov-fail-under=90

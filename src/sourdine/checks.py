@@ -8,14 +8,16 @@ from sourdine.errors import InputError
 
 ADJACENCIES = ("zero-out", "add-remove", "replace-one")
 UNITS = ("example", "user")
+MOST = 10**15
+"""Largest whole number that is taken: past it, doubles no longer count one by one."""
 
 
 def positive(name: str, value: float) -> float:
-    """A finite number above zero."""
+    """A finite number above zero, of a size that arithmetic can hold."""
     number = _number(name, value)
     if not math.isfinite(number) or number <= 0:
         raise InputError(f"{name} is {value}, but it must be a finite number above zero.")
-    return number
+    return _sized(name, number, 1e-12, 1e15)
 
 
 def not_negative(name: str, value: float) -> float:
@@ -32,6 +34,10 @@ def whole(name: str, value: float, least: int = 1) -> int:
     number = value if isinstance(value, int) and not isinstance(value, bool) else _number(name, value)
     if (isinstance(number, float) and not number.is_integer()) or number < least:
         raise InputError(f"{name} is {value}, but it must be a whole number of at least {least}.")
+    if number > MOST:
+        raise InputError(
+            f"{name} is above {MOST:g}, more than can be accounted for; use a smaller number."
+        )
     return int(number)
 
 
@@ -43,7 +49,7 @@ def rate(value: float) -> float:
             f"rate is {value}, but a sampling probability lies above 0 and at most at 1; "
             "it is the expected lot size over the number of records."
         )
-    return number
+    return _sized("rate", number, 1e-12, 1.0)
 
 
 def epsilon(value: float) -> float:
@@ -51,10 +57,9 @@ def epsilon(value: float) -> float:
     number = _number("epsilon", value)
     if not math.isfinite(number) or number <= 0:
         raise InputError(
-            f"epsilon is {value}, but it must be a finite number above zero: zero would mean that "
-            "nothing is learnt, and no bound at all is asked for by name (not private)."
+            f"epsilon is {value}, but it must be a finite number above zero; 0.1 to 10 is usual."
         )
-    return number
+    return _sized("epsilon", number, 1e-6, 1e9)
 
 
 def delta(value: float, records: int | None = None) -> float:
@@ -62,6 +67,7 @@ def delta(value: float, records: int | None = None) -> float:
     number = _number("delta", value)
     if not 0 < number < 1:
         raise InputError(f"delta is {value}, but it must lie strictly between 0 and 1; 1e-6 is usual.")
+    _sized("delta", number, 1e-200, 1.0)
     if records is not None and number >= 1 / records:
         raise InputError(
             f"delta is {number:g}, not below 1/n = {1 / records:.3g} for {records} records: publishing "
@@ -80,6 +86,12 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise InputError(f"{name} is {value!r}, but it must be one of {', '.join(choices)}.")
     return value
+
+
+def _sized(name: str, number: float, least: float, most: float) -> float:
+    if not least <= number <= most:
+        raise InputError(f"{name} is {number:g}, but only {least:g} to {most:g} can be accounted for.")
+    return number
 
 
 def _number(name: str, value: float) -> float:

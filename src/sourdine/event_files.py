@@ -12,7 +12,7 @@ def read(text: str) -> Event:
     """The event in a document that `Event.to_json` wrote."""
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         raise EventFileError(
             "this is not a complete JSON document: the file was cut short or is something "
             "else; write it again with Event.to_json()."
@@ -29,7 +29,12 @@ def read(text: str) -> Event:
             f"this event file has version {version}, newer than the version {VERSION} that this "
             "sourdine reads: update sourdine."
         )
-    return _event(document.get("event"))
+    try:
+        return _event(document.get("event"))
+    except RecursionError:
+        raise EventFileError(
+            "the events in this file are nested too deeply to be a real plan."
+        ) from None
 
 
 def _event(plain: object) -> Event:
@@ -48,8 +53,10 @@ def _event(plain: object) -> Event:
             given[name] = tuple(value)
     try:
         return KINDS[kind](**given)
-    except TypeError as error:
-        raise EventFileError(f"an event of kind {kind!r} in this file is damaged: {error}.") from None
+    except TypeError:
+        raise EventFileError(
+            f"an event of kind {kind!r} in this file has wrong fields: the file is damaged."
+        ) from None
 
 
 def _items(plain: object) -> list[tuple[Event, int]]:
@@ -58,6 +65,8 @@ def _items(plain: object) -> list[tuple[Event, int]]:
         given = item if isinstance(item, dict) else {}
         count = given.get("count")
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise EventFileError("a composed event in this file is damaged: it lacks a count.")
+            raise EventFileError(
+                "a composed event in this file is damaged: a count is no number above 0."
+            )
         found.append((_event(given.get("event")), count))
     return found

@@ -273,7 +273,9 @@ def test_epsilon_far_below_the_law_claims_nothing() -> None:
 
 def test_infinite_mass_is_not_swallowed_by_a_finite_atom() -> None:
     """Once, an atom that rounded to just above the grid hid the mass at infinite loss."""
-    event = PoissonEvent(0.30731304616933125, black_box(9.086353180953012, 2.5532760581920502e-14))
+    event = PoissonEvent(
+        0.30731304616933125, ApproximateEvent(9.086353180953012, 2.5532760581920502e-14, "add-remove")
+    )
     found = curve(event * 2)
     assert found.delta(18.672706361906023).upper >= 1.569e-14
     assert found.epsilon(1e-14).upper == math.inf
@@ -323,6 +325,29 @@ def test_contradicting_bounds_are_refused() -> None:
         _consistent(1.1, 1.0)
 
 
+@pytest.mark.parametrize("event", [None, 3, GaussianEvent])
+def test_only_events_have_a_curve(event: object) -> None:
+    with pytest.raises(InputError, match="no event"):
+        curve(event)  # type: ignore[arg-type]
+
+
+def test_a_false_positive_rate_is_a_probability() -> None:
+    with pytest.raises(InputError, match="fpr"):
+        curve(GaussianEvent(1.0)).tradeoff(2.0)
+
+
+@pytest.mark.parametrize(
+    ("event", "most"),
+    [
+        (PoissonEvent(0.01, GaussianEvent(1.0)) * 10**7, 1124.0),
+        (PoissonEvent(0.05, GaussianEvent(2.0)) * 10**6, 581.0),
+    ],
+)
+def test_long_plans_stay_below_renyi(event: Event, most: float) -> None:
+    """Once, a rough bound that failed sent these to the bound without sampling: 5e6 instead of 1e3."""
+    assert 0 < curve(event).epsilon_upper(1e-6) < most
+
+
 def test_too_many_steps_are_refused() -> None:
     with pytest.raises(NotAccountable, match="steps"):
         curve(10**13 * PoissonEvent(0.1, GaussianEvent(1.0)))
@@ -331,3 +356,50 @@ def test_too_many_steps_are_refused() -> None:
 def test_several_releases_on_one_lot_have_no_proof_under_replace_one() -> None:
     with pytest.raises(NotAccountable, match="one release"):
         curve(PoissonEvent(0.1, 2 * GaussianEvent(1.0)), "replace-one")
+
+
+@pytest.mark.parametrize(
+    ("event", "epsilon", "truth"),
+    [
+        (10 * PoissonEvent(0.5, GaussianEvent(1.0)), 10.0, 2.1176e-5),
+        (1000 * black_box(1.0), 699.5, 1.0869e-19),
+        (3600 * black_box(0.5), 699.9, 6.01e-20),
+        (450 * black_box(1.7), 699.9, 1.53e-14),
+    ],
+)
+def test_far_tails(event: Event, epsilon: float, truth: float) -> None:
+    """Truths by 60-digit arithmetic; one direction's losses end before epsilon, or Q underflows."""
+    found = curve(event).delta(epsilon)
+    assert found.lower <= truth * (1 + 1e-2)
+    assert truth * (1 - 1e-2) <= found.upper <= max(1.01 * truth, 1e-11)
+
+
+def test_past_the_largest_loss_only_infinite_mass_is_left() -> None:
+    found = curve(2 * DiscreteLaplaceEvent(0.5) + black_box(0.1, 1e-5))
+    assert found.delta(1.2).upper == pytest.approx(1e-5, rel=1e-9)
+    assert found.epsilon(1e-9).upper == math.inf
+    assert curve(5 * PoissonEvent(0.3, GaussianEvent(0.6)), "add-remove").epsilon(1e-10).upper < 20.7
+
+
+def test_delta_equal_to_the_lost_mass_is_no_contradiction() -> None:
+    """On the plateau any epsilon has that delta; the lower end must not climb along it."""
+    for delta in (0.1, 1e-3):
+        found = curve(black_box(1.0, delta) + 2 * LaplaceEvent(1.0)).epsilon(delta)
+        assert found.lower <= 3.0 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [PoissonEvent(0.5, GaussianEvent(1.0)), ShuffledEvent(1.0, 10), ExponentialEvent(1.0, "zero-out")],
+)
+def test_sampling_what_sampling_need_not_amplify_is_refused(inner: Event) -> None:
+    with pytest.raises(NotAccountable):
+        curve(PoissonEvent(0.1, inner))
+    with pytest.raises(NotAccountable):
+        curve(FixedSizeEvent(10, 3, inner))
+
+
+def test_fixed_size_lots_claim_no_more_than_is_attained() -> None:
+    """The best adaptive pair of two exponential mechanisms, unsampled, reaches 0.10883 at epsilon 0.7."""
+    event = FixedSizeEvent(1000, 999, ExponentialEvent(1.0, "replace-one"))
+    assert curve(2 * event, "replace-one").delta(0.7).lower <= 0.10883

@@ -44,8 +44,11 @@ def calibrate(
 
     The plan found is the cheapest in noise, or the longest in steps, or the largest in rate, whose
     proven epsilon at the budget's delta is not above the budget's. At most 0.1% of it stays unused,
-    but for steps, which are whole. Raises BudgetError where nothing fits.
+    but for steps, which are whole, and where a noise multiplier of 0.001 or a rate of 1 is already
+    enough. Raises BudgetError where nothing fits.
     """
+    if not isinstance(budget, Budget):
+        raise InputError(f"{budget!r} is no budget; give one, for instance Budget(3, 1e-6).")
     if (noise_multiplier, rate, steps).count(None) != 1:
         raise InputError(
             "give exactly two of noise multiplier, rate and steps: the third is what calibration finds."

@@ -33,6 +33,7 @@ from sourdine.accounting.pairs import ROUNDING
 
 _UNIT = float(np.finfo(np.float64).eps) / 2
 _BUTTERFLY = 5 * _UNIT
+_LOST = 1e-14  # relative rounding of the composed infinite mass
 _LARGEST = 300.0  # larger exponents overflow when they are squared
 _DEAD = -100.0  # coefficients below e^-100 are left out; their size still enters the error
 
@@ -101,7 +102,9 @@ class Total:
             return 0.0
         value, slack, heaviest, scale = self._hockey(epsilon + self.shift)
         wrapped = heaviest * (self.over + self.under)
-        return float(max(0.0, self.infinite + scale * ((1 - self.relative) * value - slack - wrapped)))
+        bound = self.infinite * (1 - _LOST) + scale * ((1 - self.relative) * value - slack - wrapped)
+        # Masses below 1e-140 may only stand for far tails (atoms.py), and squared weights underflow.
+        return float(bound) if bound > 1e-140 else 0.0
 
     def upper(self, epsilon: float) -> float:
         """A number that H_epsilon of the composed lattice pair is not above."""
@@ -111,7 +114,7 @@ class Total:
             return 1.0
         value, slack, _, scale = self._hockey(epsilon)
         total = scale * ((1 + np.expm1(self.relative)) * value + slack)
-        return float(min(1.0, self.infinite + total + self.beyond))
+        return float(min(1.0, self.infinite * (1 + _LOST) + total + self.beyond))
 
     def _hockey(self, epsilon: float) -> tuple[float, float, float, float]:
         """sum over l > epsilon of p(l) (1 - e^(epsilon - l)), and what bounds its error."""

@@ -21,7 +21,7 @@ from sourdine.accounting.dominating import Worst, gaussian_mu, shuffled_mu, wors
 from sourdine.accounting.numerical import Direction
 from sourdine.accounting.pairs import ROUNDING, Pair, tails
 from sourdine.accounting.search import largest_above, smallest_below
-from sourdine.errors import ContradictionError, NotAccountable
+from sourdine.errors import ContradictionError, InputError, NotAccountable
 from sourdine.events import (
     ApproximateEvent,
     Event,
@@ -79,7 +79,9 @@ class PrivacyCurve(ABC):
         alone need not reach.
         """
         fpr = checks.not_negative("fpr", fpr)
-        if fpr >= 1:
+        if fpr > 1:
+            raise InputError(f"fpr is {fpr:g}, but a false-positive rate is at most 1.")
+        if fpr == 1:
             return Interval(0.0, 0.0)
         points = [0.0, *np.geomspace(1e-3, 1.0 - math.log(max(fpr, 1e-12)), 24).tolist()]
         bounds = {point: self.delta(point) for point in points}
@@ -125,7 +127,7 @@ class OneStepCurve(PrivacyCurve):
     def __init__(self, found: Worst) -> None:
         self._above = (found.forward, found.backward)
         self._attained = found.attained or ()
-        self.infinite = max((pair.infinite for pair in self._attained), default=0.0)
+        self.infinite = max((_certain(pair.infinite) for pair in self._attained), default=0.0)
 
     def delta(self, epsilon: float) -> Interval:
         epsilon = checks.not_negative("epsilon", epsilon)
@@ -203,6 +205,9 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
     Raises NotAccountable where no proof covers the event under this adjacency.
     """
     checks.adjacency(adjacency)
+    checks.positive("accuracy", accuracy)
+    if not isinstance(event, Event):
+        raise InputError(f"{event!r} is no event; build one, for instance GaussianEvent(1.0).")
     parts = event.parts
     if any(isinstance(part, NonPrivateEvent) for part, _ in parts):
         return ExactCurve(lambda _: (1.0, 0.0), infinite=1.0)
@@ -216,7 +221,9 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
         if closed is not None:
             return closed
     if sum(count for _, count in parts) > _MOST_STEPS:
-        raise NotAccountable(f"more than {_MOST_STEPS:g} steps are beyond this accountant's precision.")
+        raise NotAccountable(
+            f"more than {_MOST_STEPS:g} steps are beyond double precision; take fewer."
+        )
     found = [(worst(part, adjacency), count) for part, count in parts]
     return ComposedCurve(found, accuracy, _without_sampling(event, adjacency))
 
@@ -268,9 +275,14 @@ def _consistent(lower: float, upper: float) -> Interval:
     return Interval(min(lower, upper), upper)
 
 
+def _certain(infinite: float) -> float:
+    """Infinite mass as a lower bound; what only stands for a far tail (atoms.py) is not attained."""
+    return infinite if infinite > 1e-140 else 0.0
+
+
 def _hockey(pair: Pair, epsilon: float, side: int) -> float:
     p, q = tails(pair, epsilon)
-    scaled = math.exp(min(epsilon, _LARGEST)) * q
-    if side < 0 and (epsilon > _LARGEST or q < 1e-290):
-        return pair.infinite  # Q has underflowed: what P has here may not be all excess
+    if epsilon > _LARGEST or q < 1e-290:  # Q has no digits left: what P has may not be all excess
+        return min(1.0, p * (1 + ROUNDING)) if side > 0 else _certain(pair.infinite)
+    scaled = math.exp(epsilon) * q
     return min(1.0, max(0.0, p - scaled + side * ROUNDING * (p + scaled)))

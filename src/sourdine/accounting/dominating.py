@@ -113,6 +113,7 @@ def _distance(event: Event, adjacency: str) -> int:
 def _poisson(event: PoissonEvent, adjacency: str) -> Worst:
     if event.rate == 1:
         return worst(event.event, adjacency)
+    _check_sampled(event.event)
     if adjacency == "replace-one":
         inner = event.event
         if not isinstance(inner, GaussianEvent) or inner.adjacency is not None:
@@ -124,6 +125,19 @@ def _poisson(event: PoissonEvent, adjacency: str) -> Worst:
     mu = gaussian_mu(event.event, adjacency)
     base = Worst.both_ways(Normal(mu)) if mu else worst(event.event, adjacency)
     return _sampled(base, event.rate)
+
+
+def _check_sampled(event: Event) -> None:
+    """Sampling theorems compare a lot with the record to the same lot without it."""
+    for part, _ in event.parts:
+        if isinstance(part, PoissonEvent | FixedSizeEvent | ShuffledEvent):
+            raise NotAccountable("sampling from a sample has no proven bound here; sample once.")
+        black_box = isinstance(part, ApproximateEvent | ExponentialEvent | GdpEvent)
+        if black_box and getattr(part, "adjacency", None) == "zero-out":
+            raise NotAccountable(
+                f"an event of kind {part.kind!r} that holds under zero-out may still show how large the "
+                "lot is, so sampling need not amplify it; state it under add-remove."
+            )
 
 
 def _sampled(base: Worst, rate: float) -> Worst:
@@ -149,13 +163,13 @@ def _fixed_size(event: FixedSizeEvent, adjacency: str) -> Worst:
         )
     if event.sample == event.records:
         return worst(event.event, adjacency)
+    _check_sampled(event.event)
     rate = event.sample / event.records
     base = worst(event.event, "replace-one")
     pair = Spliced(base.forward, rate)
     if adjacency == "replace-one":
-        # The supremum over neighbours is attained direction by direction, not by one pair.
-        seen = (Sampled(base.forward, rate), Reversed(Sampled(Reversed(base.backward), rate)))
-        return Worst(pair, pair, seen)
+        # Attained direction by direction: all other records are like the one that takes the place.
+        return Worst(pair, pair, _sampled(base, rate).attained)
     return Worst(pair, pair, _sampled(worst(event.event, "zero-out"), rate).attained)
 
 

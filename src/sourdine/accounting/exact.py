@@ -14,6 +14,7 @@ from scipy import interpolate, special
 
 Profile = Callable[[float], tuple[float, float]]
 _UNIT = 2.0**-53
+_SUBNORMAL = 1e-290
 
 
 def gaussian(mu: float) -> Profile:
@@ -52,18 +53,16 @@ def randomized_response(epsilon0: float, count: int, delta0: float = 0.0) -> Pro
     def delta(epsilon: float) -> tuple[float, float]:
         # The smallest k with a loss above epsilon; one less changes nothing, its term is zero there.
         least = max(0, math.floor((epsilon / epsilon0 + count) / 2)) + 1 if epsilon0 else count + 1
-        above_p = above_q = 0.0
+        above_p = above_q = lost = 0.0
         if least <= count:
             above_p = float(special.betainc(least, count - least + 1, keep))
             above_q = float(special.betainc(least, count - least + 1, lie))
+            if above_q < _SUBNORMAL or epsilon > 700:  # no digits left: only the upper end holds
+                lost, above_q = above_p, 0.0
             above_q *= math.exp(min(epsilon, 700.0))
         failed = -math.expm1(count * math.log1p(-delta0))
         error = 64 * _UNIT * (math.sqrt(count) + count * epsilon0 + epsilon) * (above_p + above_q)
-        if (
-            epsilon > 700
-        ):  # e^epsilon was cut: what is subtracted is too small, only the upper end holds
-            error += above_p
-        return failed + (1 - failed) * max(0.0, above_p - above_q), error + 8 * _UNIT * failed
+        return failed + (1 - failed) * max(0.0, above_p - above_q), error + lost + 8 * _UNIT * failed
 
     return delta
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from sourdine.accounting import lattice
 from sourdine.accounting.convolution import Total, total
@@ -54,7 +55,10 @@ class Direction:
 
     def epsilon_upper(self, delta: float) -> float:
         rough = self.epsilon_rough(delta)
-        return min(rough, self._epsilon_above(_ABOVE, delta, rough)) if 0 < rough < math.inf else rough
+        if rough == 0.0 or self._overflows(delta):
+            return rough
+        guess = rough if rough < math.inf else self._sketch(self.above, delta).renyi_epsilon()
+        return min(rough, self._epsilon_above(_ABOVE, delta, guess))
 
     def epsilon_lower(self, delta: float, upper: float) -> float:
         """A true lower bound, planned around an upper one."""
@@ -71,11 +75,15 @@ class Direction:
         return best
 
     def delta_rough(self, epsilon: float) -> float:
+        if epsilon >= self._top:
+            return self._lost
         if self._overflows(0.5):
             return 1.0
         return self._total(_ROUGH, self._delta_guess(epsilon), epsilon).upper(epsilon)
 
     def delta_upper(self, epsilon: float) -> float:
+        if epsilon >= self._top:
+            return self._lost
         if self._overflows(0.5):
             return 1.0
         return self._total(_ABOVE, self._delta_guess(epsilon), epsilon).upper(epsilon)
@@ -87,7 +95,8 @@ class Direction:
 
     def _epsilon_above(self, grade: Grade, delta: float, guess: float) -> float:
         """The root of the upper bound; planned anew where the guess was far from it."""
-        best = math.inf
+        best = self._top if self._lost <= delta else math.inf
+        guess = min(guess, 0.99 * self._top)  # past the largest loss there is nothing to plan for
         for _ in range(3):
             composed = self._total(grade, delta, guess)
             root = smallest_below(composed.upper, delta, guess, float(composed.losses[-1]))
@@ -96,6 +105,18 @@ class Direction:
                 break
             guess = root
         return best
+
+    @cached_property
+    def _top(self) -> float:
+        """The largest finite loss of the whole composition: from there on delta is what is lost."""
+        most = sum(count * pair.high for pair, count in self.above)
+        return most + 1e-12 * max(1.0, abs(most))
+
+    @cached_property
+    def _lost(self) -> float:
+        """The composed mass at infinite loss, rounded up."""
+        kept = math.fsum(count * math.log1p(-pair.infinite) for pair, count in self.above)
+        return -math.expm1(kept) * (1 + 1e-14)
 
     def _overflows(self, delta: float) -> bool:
         """Whether one step has more than delta of its mass at losses that the grid cannot hold."""

@@ -24,13 +24,16 @@ def smallest_below(upper: Bound, delta: float, guess: float = 1.0, last: float =
 
 
 def largest_above(lower: Bound, delta: float, guess: float = 1.0, last: float = FARTHEST) -> float:
-    """An epsilon with lower(epsilon) >= delta, as large as the search finds; zero if there is none."""
+    """An epsilon with lower(epsilon) > delta, as large as the search finds; zero if there is none.
+
+    Strictly above: where the curve is flat at delta, any epsilon has lower(epsilon) = delta.
+    """
     if lower(last) > delta:
         return last
     root = _crossing(lower, delta, min(guess, last), last)
     step = 1e-13 * max(1.0, root)
     root = max(0.0, root - step)
-    while root > 0 and lower(root) < delta:
+    while root > 0 and lower(root) <= delta:
         root, step = max(0.0, root - step), 2 * step
     return root
 

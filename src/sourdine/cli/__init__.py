@@ -5,7 +5,11 @@ Exit codes: 0 done, 2 bad input or usage, 3 the budget refused it, 4 a check fai
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 import click
@@ -20,6 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,  # its boxes show local variables, which may hold private text
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("account")(account.account)
@@ -46,18 +51,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error that a user can cause becomes one sentence and a code."""
     try:
         code = app(args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
+        sys.stdout.flush()
     except SourdineError as error:
-        print(f"sourdine: {error}", file=sys.stderr)
-        return error.exit_code
+        return _fail(str(error), error.exit_code)
     except click.exceptions.ClickException as error:
-        error.show()
-        return 2
+        return _fail(f"{error.format_message()} See sourdine --help.", 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        print("sourdine: stopped.", file=sys.stderr)
-        return 130
-    return int(code or 0)
+        return _fail("stopped.", 130)
+    except BrokenPipeError:
+        return 0  # the reader has seen enough
+    except OSError as error:
+        return _fail(f"the output could not be written: {error.strerror}.", 1)
+    return _fail("stopped.", 130) if code == 130 else int(code or 0)
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"sourdine: {sentence}", file=sys.stderr)
+    return code
 
 
 def script() -> None:
     """What the installed command calls."""
-    sys.exit(main())
+    warnings.simplefilter(
+        "ignore"
+    )  # arithmetic at the rim of what doubles hold; the bounds allow for it
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = main()
+    except Exception as error:
+        if os.environ.get("SOURDINE_DEBUG"):
+            raise
+        kind = type(error).__name__
+        code = _fail(f"a bug of ours ({kind}): please report it. SOURDINE_DEBUG=1 shows where.", 1)
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    # Skip the interpreter's own flush at exit, which would complain about a closed or full output.
+    os._exit(code)

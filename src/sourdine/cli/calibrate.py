@@ -8,13 +8,13 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.cli.options import Adjacency, Config, Delta, Json, Records, ceiling, floor, print_json
+from sourdine.cli.options import Config, Json, Records, ceiling, floor, print_json
 from sourdine.events import GaussianEvent, LaplaceEvent
 
 
 def calibrate(
     epsilon: Annotated[float, typer.Option("--epsilon", help="The budget, never exceeded.")],
-    delta: Delta = 1e-6,
+    delta: Annotated[float, typer.Option("--delta", help="Failure probability, below 1/n.")] = 1e-6,
     rate: Annotated[
         float | None, typer.Option("--rate", help="Sampling probability; omit to find it.")
     ] = None,
@@ -25,7 +25,9 @@ def calibrate(
     mechanism: Annotated[
         str, typer.Option("--mechanism", help="gaussian or laplace noise.")
     ] = "gaussian",
-    adjacency: Adjacency = "add-remove",
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="add-remove, zero-out or replace-one.")
+    ] = "add-remove",
     records: Records = None,
     json: Json = False,
     config: Config = None,
@@ -38,8 +40,8 @@ def calibrate(
 
     delta = checks.delta(delta, None if records is None else checks.whole("records", records))
     budget = Budget(epsilon, delta, adjacency=adjacency)
-    noise = {"gaussian": GaussianEvent, "laplace": LaplaceEvent}
-    chosen = noise[checks.one_of("mechanism", mechanism, tuple(noise))]
+    kinds = {"gaussian": GaussianEvent, "laplace": LaplaceEvent}
+    chosen = kinds[checks.one_of("mechanism", mechanism, tuple(kinds))]
     plan = find(
         budget,
         noise_multiplier=noise_multiplier,
@@ -61,7 +63,10 @@ def calibrate(
             }
         )
         return
-    noise_found, rate_found = ceiling(plan.noise_multiplier), floor(plan.rate)
-    print(f"noise multiplier {noise_found}, rate {rate_found}, {plan.steps} steps")
+    noise = ceiling(plan.noise_multiplier) if noise_multiplier is None else f"{noise_multiplier}"
+    share = floor(plan.rate) if rate is None else f"{rate}"
+    print(f"noise multiplier {noise}, rate {share}, {plan.steps} steps")
     used = ceiling(plan.epsilon.upper)
-    print(f"cost epsilon <= {used} of {epsilon:g} at delta = {plan.delta:g}  ({adjacency})")
+    print(f"cost epsilon <= {used} of {epsilon} at delta = {plan.delta}  ({adjacency})")
+    if noise_multiplier is None and plan.noise_multiplier <= 1e-3:
+        print("hardly any noise is needed: delta alone allows for the few records that are ever drawn")

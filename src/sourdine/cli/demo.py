@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +27,7 @@ _PLANS: list[tuple[str, Event, str, float]] = [
     ("Abadi 2016, MNIST", 10_000 * PoissonEvent(0.01, GaussianEvent(4.0)), "add-remove", 1e-5),
     *(
         (
-            f"McMahan 2018, {users:,} users",
+            f"McMahan 2018, {users:,}",
             5_000 * PoissonEvent(users / 763_430, GaussianEvent(1.0)),
             "add-remove",
             1e-9,
@@ -34,9 +35,9 @@ _PLANS: list[tuple[str, Event, str, float]] = [
         for users in (5_000, 1_667, 1_250)
     ),
     ("100 Laplace counts", 100 * LaplaceEvent(10.0), "add-remove", 1e-6),
-    ("survey by fair coins", RandomizedResponseEvent(0.5), "replace-one", 1e-6),
-    ("50 black boxes of 0.1", 50 * ApproximateEvent(0.1, 0.0, "replace-one"), "replace-one", 1e-6),
-    ("100 Poisson lots, 1 epoch", _POISSON_EPOCH, "zero-out", 1e-6),
+    ("survey, fair coins", RandomizedResponseEvent(0.5), "replace-one", 1e-6),
+    ("50 boxes of 0.1", 50 * ApproximateEvent(0.1, 0.0, "replace-one"), "replace-one", 1e-6),
+    ("100 Poisson lots", _POISSON_EPOCH, "zero-out", 1e-6),
     ("the same, shuffled", ShuffledEvent(1.0, 100), "zero-out", 1e-6),
 ]
 
@@ -61,19 +62,32 @@ def demo(json: Json = False) -> None:
     if json:
         print_json(
             {
-                name: {"epsilon": bound.upper, "epsilon_lower": bound.lower, "delta": delta}
-                for name, _, delta, bound, _, _ in rows
+                name: {
+                    "epsilon": bound.upper,
+                    "epsilon_lower": bound.lower,
+                    "delta": delta,
+                    "adjacency": adjacency,
+                }
+                for name, adjacency, delta, bound, _, _ in rows
             }
         )
         return
     console = Console()
-    table = Table(title="What the plans of the papers cost", title_justify="left")
+    table = Table(
+        title="What the plans of the papers cost",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     table.add_column("plan")
-    for heading in ("delta", "moments", "not below", "proven", "seconds"):
+    table.add_column("adjacency")
+    for heading in ("delta", "moments", "not below", "proven", "s"):
         table.add_column(heading, justify="right")
-    for name, _, delta, bound, moments, took in rows:
+    for name, adjacency, delta, bound, moments, took in rows:
         old = "-" if math.isnan(moments) else ceiling(moments, 4)
-        table.add_row(name, f"{delta:g}", old, floor(bound.lower), ceiling(bound.upper), f"{took:.2f}")
+        table.add_row(
+            name, adjacency, f"{delta:g}", old, floor(bound.lower), ceiling(bound.upper), f"{took:.2f}"
+        )
     console.print(table)
     console.print(
         "moments: epsilon as the papers counted it. proven: the guarantee, from the whole\n"

@@ -13,7 +13,7 @@ from sourdine.errors import InputError
 
 def figures(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Which figures; all of them if none is named.")
+        list[str] | None, typer.Argument(help="Which figures; all if none is named.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the PNG and SVG files.")] = Path(
         "figures"
@@ -22,6 +22,8 @@ def figures(
     config: Config = None,
 ) -> None:
     """Draw how privacy is lost and counted, as PNG and SVG.
+
+    There are densities, privacy-loss, accountants, amplification, attributes, shuffling, delta-meaning.
 
     Example: `sourdine figures accountants shuffling --out pictures`
     """

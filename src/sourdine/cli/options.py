@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how they are printed."""
+"""Options that several verbs share, and how numbers are printed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 from sourdine.errors import InputError
@@ -20,24 +21,46 @@ def _load(context: typer.Context, parameter: object, path: Path | None) -> Path 
     if path is None or context.resilient_parsing:
         return path
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"the config file {path} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        document = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
         raise InputError(f"the config file {path} is not valid TOML: {error}.") from None
     verb = str(context.info_name)
-    table = document.get(verb, {})
+    table = document.get(verb)
     if not isinstance(table, dict):
-        raise InputError(f"in {path}, [{verb}] must be a table of options.")
-    known = [str(option.name) for option in context.command.params if option.name != "config"]
-    values = {name.replace("-", "_"): value for name, value in table.items()}
-    for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0].replace('_', '-')}?" if near else ""
-            raise InputError(f"{path} sets {name!r} for {verb}, which has no such option.{hint}")
+        raise InputError(f"the config file {path} has no table [{verb}] with options for this verb.")
+    known = {_flag(option): option for option in context.command.params if option.name != "config"}
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        flag = key.replace("_", "-")
+        if flag not in known:
+            near = difflib.get_close_matches(flag, known, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise InputError(f"{path} sets {key!r} for {verb}, which has no such option.{hint}")
+        name = str(known[flag].name)
+        if name in values:
+            raise InputError(f"{path} sets {flag} twice for {verb}, with - and with _.")
+        values[name] = _typed(path, flag, known[flag], value)
     context.default_map = {**(context.default_map or {}), **values}
     return path
+
+
+def _flag(option: click.Parameter) -> str:
+    return max(option.opts, key=len).lstrip("-")
+
+
+def _typed(path: Path, flag: str, option: click.Parameter, value: Any) -> Any:
+    """A TOML value of the kind that the option takes."""
+    if option.nargs == -1:
+        fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    elif getattr(option, "is_flag", False):
+        fits = isinstance(value, bool)
+    elif isinstance(option.type, click.types.FloatParamType):
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    else:
+        fits = isinstance(value, str)
+    if not fits:
+        raise InputError(f"{path} sets {flag} to {value!r}, which is not the kind of value it takes.")
+    return value
 
 
 Config = Annotated[
@@ -50,13 +73,19 @@ Config = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
-Adjacency = Annotated[
-    str, typer.Option("--adjacency", help="What a neighbour is: add-remove, zero-out or replace-one.")
-]
-Delta = Annotated[float, typer.Option("--delta", help="Failure probability, below 1/n.")]
 Records = Annotated[
-    int | None, typer.Option("--records", help="Number of records n, to check delta against 1/n.")
+    float | None, typer.Option("--records", help="Number of records n; delta must be below 1/n.")
 ]
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, with or without a byte-order mark."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InputError(f"the file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text file.") from None
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -81,4 +110,8 @@ def floor(value: float, places: int = 6) -> str:
 def _rounded(value: float, places: int, rounding: str) -> str:
     if math.isinf(value):
         return "inf"
-    return f"{Context(prec=places, rounding=rounding).create_decimal(value).normalize():g}"
+    number = Context(prec=places, rounding=rounding).create_decimal(value)
+    if value == 0 or 1e-4 <= abs(value) < 1e9:
+        text = f"{number:f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    return f"{number.normalize():e}"

@@ -206,6 +206,7 @@ def draw(names: Sequence[str], folder: Path) -> list[Path]:
     The bytes of an SVG depend on nothing but the figure and the versions of matplotlib and its fonts.
     Raises InputError for a name that is not in FIGURES, before anything is drawn.
     """
+    names = list(dict.fromkeys(names))
     for name in names:
         if name not in FIGURES:
             raise InputError(_unknown(name))
@@ -221,5 +222,6 @@ def draw(names: Sequence[str], folder: Path) -> list[Path]:
 
 
 def _unknown(name: str) -> str:
-    near = difflib.get_close_matches(name, FIGURES, n=1, cutoff=0.0)[0]
-    return f"there is no figure {name!r}; did you mean {near!r}? There are: {', '.join(FIGURES)}."
+    near = difflib.get_close_matches(name, FIGURES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"there is no figure {name!r}{hint} There are: {', '.join(FIGURES)}."
