@@ -135,7 +135,7 @@ def _check_sampled(event: Event) -> None:
         black_box = isinstance(part, ApproximateEvent | ExponentialEvent | GdpEvent)
         if black_box and getattr(part, "adjacency", None) == "zero-out":
             raise NotAccountable(
-                f"an event of kind {part.kind!r} that holds under zero-out may still show how large the "
+                f"an event of kind {part.kind!r} that holds under zero-out may show how large the "
                 "lot is, so sampling need not amplify it; state it under add-remove."
             )
 

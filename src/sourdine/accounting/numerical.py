@@ -57,7 +57,7 @@ class Direction:
         rough = self.epsilon_rough(delta)
         if rough == 0.0 or self._overflows(delta):
             return rough
-        guess = rough if rough < math.inf else self._sketch(self.above, delta).renyi_epsilon()
+        guess = min(rough, self._sketch(self.above, delta).renyi_epsilon())
         return min(rough, self._epsilon_above(_ABOVE, delta, guess))
 
     def epsilon_lower(self, delta: float, upper: float) -> float:
