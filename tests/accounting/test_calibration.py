@@ -59,3 +59,9 @@ def test_nothing_fits() -> None:
 def test_exactly_two_are_given(given_values: dict[str, float]) -> None:
     with pytest.raises(InputError, match="exactly two"):
         calibrate(Budget(1.0), **given_values)  # type: ignore[arg-type]
+
+
+def test_a_rate_at_which_hardly_anyone_is_drawn() -> None:
+    """Once, a window far narrower than one step's losses asked for more memory than there is."""
+    plan = calibrate(Budget(1.0, 1e-6), rate=1e-10, steps=100)
+    assert plan.epsilon.upper <= 1.0

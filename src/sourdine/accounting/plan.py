@@ -129,8 +129,8 @@ class Sketch:
         best = self.best_tilt(epsilon)
         h = self.grid(epsilon, accuracy)
         grids = np.minimum(np.maximum(h, widths / (sizes[0] - 32)), coarsest)
-        longest = max(high - low for low, high in self.cuts())
-        grids = np.maximum(np.maximum(grids, widths / (sizes[1] - 32)), longest / (1 << 21))
+        longest = max(high - low for low, high in self.cuts()) / (1 << 21)  # a step must fit memory too
+        grids = np.maximum(np.maximum(grids, widths / (sizes[1] - 32)), longest)
         weights = np.sqrt(np.minimum(20.0, 1 / (2 * tilts + 1e-9)) / h) * self._norm(epsilon, h)
         rounding = np.exp(np.minimum(self.cumulant(tilts) - tilts * epsilon, 300.0)) * weights
         rounding *= 1e-13 * self.steps / (self.delta * (best + 1e-3))
@@ -140,7 +140,7 @@ class Sketch:
         bearable = self.steps * (best + 1) / 12 * min(h, coarsest) ** 2
         good = error <= max(1.5 * bearable, 1.1 * error.min())
         chosen = int(np.argmin(np.where(good, widths / grids, np.inf)))
-        h = self._fitted(min(float(grids[chosen]), float(widths[chosen]) / 256))
+        h = self._fitted(max(min(float(grids[chosen]), float(widths[chosen]) / 256), longest))
         start, tilt, up, down = (float(of[chosen]) for of in (starts, tilts, ups, downs))
         return Window(h, start, _transform_size(float(widths[chosen]) / h + 16), tilt, up, down)
 

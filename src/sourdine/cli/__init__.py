@@ -21,7 +21,6 @@ from sourdine.errors import SourdineError
 app = typer.Typer(
     name="sourdine",
     help="Private learning from text, and the proof of what it gives away.",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,  # its boxes show local variables, which may hold private text
