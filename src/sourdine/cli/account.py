@@ -229,7 +229,7 @@ def _say(result: dict[str, object], lower: float, upper: float, asked_epsilon: b
     name, given = ("epsilon", "delta") if asked_epsilon else ("delta", "epsilon")
     how = f"{result['adjacency']}, {result['method']}"
     if "epochs" in result:
-        how += f", {result['epochs']} epochs of {result['batches']} shuffled batches"
+        how += f", epochs: {result['epochs']}, shuffled batches in each: {result['batches']}"
     if "sample" in result:
         how += f", lots of {result['sample']}"
     if math.isinf(upper):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 from rich import box
 from rich.console import Console
@@ -51,14 +50,12 @@ def demo(json: Json = False) -> None:
 
     rows = []
     for name, event, adjacency, delta in _PLANS:
-        started = time.perf_counter()
         bound = curve(event, adjacency).epsilon(delta)
-        took = time.perf_counter() - started
         try:
             moments = moments_epsilon(event, delta, adjacency)
         except SourdineError:
             moments = math.nan  # no moments are known for this mechanism
-        rows.append((name, adjacency, delta, bound, moments, took))
+        rows.append((name, adjacency, delta, bound, moments))
     if json:
         print_json(
             {
@@ -68,7 +65,7 @@ def demo(json: Json = False) -> None:
                     "delta": delta,
                     "adjacency": adjacency,
                 }
-                for name, adjacency, delta, bound, _, _ in rows
+                for name, adjacency, delta, bound, _ in rows
             }
         )
         return
@@ -81,13 +78,11 @@ def demo(json: Json = False) -> None:
     )
     table.add_column("plan")
     table.add_column("adjacency")
-    for heading in ("delta", "moments", "not below", "proven", "s"):
+    for heading in ("delta", "moments", "not below", "proven"):
         table.add_column(heading, justify="right")
-    for name, adjacency, delta, bound, moments, took in rows:
+    for name, adjacency, delta, bound, moments in rows:
         old = "-" if math.isnan(moments) else ceiling(moments, 4)
-        table.add_row(
-            name, adjacency, f"{delta:g}", old, floor(bound.lower), ceiling(bound.upper), f"{took:.2f}"
-        )
+        table.add_row(name, adjacency, f"{delta:g}", old, floor(bound.lower), ceiling(bound.upper))
     console.print(table)
     console.print(
         "moments: epsilon as the papers counted it. proven: the guarantee, from the whole\n"
