@@ -379,6 +379,8 @@ def test_past_the_largest_loss_only_infinite_mass_is_left() -> None:
     assert found.delta(1.2).upper == pytest.approx(1e-5, rel=1e-9)
     assert found.epsilon(1e-9).upper == math.inf
     assert curve(5 * PoissonEvent(0.3, GaussianEvent(0.6)), "add-remove").epsilon(1e-10).upper < 20.7
+    near_the_end = curve(3 * DiscreteLaplaceEvent(1.5428, 3)).epsilon(2.6e-5)
+    assert 13.8 < near_the_end.lower <= near_the_end.upper < 13.886
 
 
 def test_delta_equal_to_the_lost_mass_is_no_contradiction() -> None:

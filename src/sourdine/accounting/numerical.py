@@ -64,7 +64,9 @@ class Direction:
         """A true lower bound, planned around an upper one."""
         if not self.below or not 0 < upper < math.inf or self._overflows(delta):
             return 0.0
-        guess, best = min(upper, self._sketch(self.below, delta).renyi_epsilon()), 0.0
+        most = sum(count * pair.high for pair, count in self.below)
+        guess = min(upper, 0.99 * most, self._sketch(self.below, delta).renyi_epsilon())
+        best = 0.0
         for _ in range(3):
             composed = self._total(_BELOW, delta, guess)
             root = largest_above(composed.lower, delta, guess, float(composed.losses[-1]))

@@ -50,7 +50,8 @@ def _crossing(bound: Bound, delta: float, guess: float, last: float) -> float:
             return moved
         here, there, before = moved, here, miss
         miss = _log_ratio(bound(here), delta)
-    low, high = 0.0, min(last, max(1.0, 2 * guess))
+    # A lower bound may give up far below the window it was planned for, so start from the guess.
+    low, high = guess if bound(guess) > delta else 0.0, min(last, max(1.0, 2 * guess))
     while high < last and bound(high) > delta:
         low, high = high, min(last, 2 * high)
     while high - low > 1e-13 * max(1.0, high):
