@@ -103,7 +103,7 @@ class Total:
         value, slack, heaviest, scale = self._hockey(epsilon + self.shift)
         wrapped = heaviest * (self.over + self.under)
         bound = self.infinite * (1 - _LOST) + scale * ((1 - self.relative) * value - slack - wrapped)
-        # Masses below 1e-140 may only stand for far tails (atoms.py), and squared weights underflow.
+        # Masses below 1e-140 may only stand for far tails (atoms.py), which are not attained.
         return float(bound) if bound > 1e-140 else 0.0
 
     def upper(self, epsilon: float) -> float:
@@ -123,10 +123,10 @@ class Total:
         tail = float(self._under_q[start:].sum()) * rise
         value = max(0.0, float(self._under_p[start:].sum()) - tail)
         weights = self._decay[start:] - rise * self._decay_q[start:]
-        slack = float(np.sqrt(np.square(weights).sum())) * self.spread
-        slack += (
-            4 * _UNIT * (np.log2(len(self.losses)) + 60) * (value + 2 * tail)
-        )  # of the two sums themselves
+        # Squares below 1e-300 underflow, so the norm is never taken for smaller than 1e-150.
+        slack = float(np.sqrt(np.square(weights).sum()) + 1e-150) * self.spread
+        adding = 4 * _UNIT * (np.log2(len(self.losses)) + 60)  # rounding of the two sums themselves
+        slack += adding * (value + 2 * tail)
         heaviest = float(weights.max(initial=0.0))
         scale = float(np.exp(min(self._log_factor, _LARGEST)))
         return value, slack, heaviest, scale
