@@ -17,14 +17,23 @@ SOURCE = ROOT / "src" / "sourdine"
 MAY_IMPORT = {
     "errors": set(),
     "checks": {"errors"},
+    "rng": {"checks", "errors"},
     "budget": {"checks"},
     "events": {"checks", "errors", "event_files"},
     "event_files": {"events", "errors"},
     "dp_events": {"events", "errors"},
     "accounting": {"budget", "checks", "errors", "events", "dp_events"},
+    "ledger": {"accounting", "budget", "checks", "errors", "events"},
+    "audit": {"accounting", "checks", "errors", "events"},
+    "mechanisms": {"accounting", "checks", "errors", "events", "rng"},
+    "data": {"checks", "errors"},
+    "query": {"accounting", "budget", "checks", "data", "errors", "events", "ledger", "mechanisms", "rng"},
     "report": {"accounting", "budget", "checks", "errors", "events"},
-    "cli": {"accounting", "budget", "checks", "errors", "events", "report", "__init__"},
-    "__init__": {"accounting", "budget", "errors", "events"},
+    "cli": {
+        *("accounting", "budget", "checks", "data", "errors", "events", "ledger", "mechanisms", "query"),
+        *("report", "rng", "__init__"),
+    },
+    "__init__": {"accounting", "audit", "budget", "errors", "events", "ledger", "mechanisms", "query", "rng"},
     "__main__": {"cli"},
 }
 
