@@ -29,6 +29,7 @@ from sourdine.events import (
     PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    ZcdpEvent,
     compose,
 )
 
@@ -51,6 +52,7 @@ EVERY_KIND: list[Event] = [
     ForeignEvent('{"class": "ZCDpEvent", "fields": {"rho": 0.1, "xi": 0.0}}'),
     3 * PoissonEvent(0.5, 2 * GaussianEvent(1.0)) + LaplaceEvent(4.0),
     NOTHING,
+    ZcdpEvent(0.125, "zero-out"),
 ]
 positive = st.floats(1e-6, 1e6)
 simple = st.one_of(

@@ -20,6 +20,14 @@ def positive(name: str, value: float) -> float:
     return _sized(name, number, 1e-12, 1e15)
 
 
+def finite(name: str, value: float) -> float:
+    """A finite number of either sign, not larger than can be counted in doubles."""
+    number = _number(name, value)
+    if not abs(number) <= MOST:
+        raise InputError(f"{name} is {value}, but it must be a number between -{MOST:g} and {MOST:g}.")
+    return number
+
+
 def not_negative(name: str, value: float) -> float:
     """A finite number, zero allowed."""
     number = _number(name, value)
@@ -39,6 +47,14 @@ def whole(name: str, value: float, least: int = 1) -> int:
             f"{name} is above {MOST:g}, more than can be accounted for; use a smaller number."
         )
     return int(number)
+
+
+def probability(name: str, value: float) -> float:
+    """A number strictly between 0 and 1."""
+    number = _number(name, value)
+    if not 0 < number < 1:
+        raise InputError(f"{name} is {value}, but it must lie strictly between 0 and 1.")
+    return number
 
 
 def rate(value: float) -> float:

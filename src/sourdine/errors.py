@@ -3,6 +3,7 @@
 SourdineError
 ├── InputError            a value, file or option that cannot be used; exit code 2
 │   ├── EventFileError    an event file that is newer, cut short or of another kind
+│   ├── LedgerError       a ledger that is newer, damaged, locked, read-only or of another unit
 │   └── NotAccountable    no proof covers this event under this adjacency or by this method
 ├── ContradictionError    two proven bounds exclude each other: a bug of ours
 ├── BudgetError           the budget does not allow it; nothing was drawn; exit code 3
@@ -28,6 +29,10 @@ class InputError(SourdineError, ValueError):
 
 class EventFileError(InputError):
     """An event file that cannot be read."""
+
+
+class LedgerError(InputError):
+    """A ledger that cannot be used. Nothing was charged."""
 
 
 class NotAccountable(InputError):

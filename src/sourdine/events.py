@@ -195,6 +195,23 @@ class GdpEvent(Event):
 
 
 @dataclass(frozen=True)
+class ZcdpEvent(Event):
+    """A release that is rho-zCDP: its Rényi divergence of every order a is at most a rho.
+
+    Bun and Steinke 2016; a vector of discrete Gaussian noise with l2 sensitivity Delta is one with
+    rho = Delta^2 / 2 sigma^2 (Canonne, Kamath, Steinke 2020, Theorem 14).
+    """
+
+    kind: ClassVar[str] = "zcdp"
+    rho: float
+    adjacency: str
+
+    def __post_init__(self) -> None:
+        _keep(self, "rho", checks.positive)
+        checks.adjacency(self.adjacency)
+
+
+@dataclass(frozen=True)
 class PoissonEvent(Event):
     """Each record enters the lot with probability `rate`, independently; then `event` runs on it."""
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from sourdine import checks
 from sourdine.accounting import exact, shuffle
-from sourdine.accounting.dominating import Worst, gaussian_mu, shuffled_mu, worst
+from sourdine.accounting.dominating import Worst, gaussian_mu, shuffled_mu, worst, zcdp_rho
 from sourdine.accounting.numerical import Direction
 from sourdine.accounting.pairs import ROUNDING, Pair, tails
 from sourdine.accounting.search import largest_above, smallest_below
@@ -195,6 +195,21 @@ class ShuffledCurve(PrivacyCurve):
         return Interval(min(lower, upper), upper)
 
 
+class ZcdpCurve(PrivacyCurve):
+    """rho-zCDP: delta from the best Rényi order; nothing is known to be attained."""
+
+    def __init__(self, rho: float) -> None:
+        self._rho = rho
+
+    def delta(self, epsilon: float) -> Interval:
+        epsilon = checks.not_negative("epsilon", epsilon)
+        # Every order proves a bound; the best is near 1 + (epsilon - rho) / 2 rho or close to 1.
+        best = max((epsilon / self._rho - 1) / 2, 1e-3)
+        orders = 1 + np.concatenate([best * np.geomspace(0.2, 5, 400), np.geomspace(1e-3, 1e3, 100)])
+        logs = (orders - 1) * (orders * self._rho - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+        return Interval(0.0, min(1.0, math.exp(min(0.0, float(logs.min())))))
+
+
 def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) -> PrivacyCurve:
     """The privacy curve of an event under an adjacency.
 
@@ -216,6 +231,9 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
     mu = gaussian_mu(event, adjacency)
     if mu is not None:
         return ExactCurve(exact.gaussian(mu))
+    rho = zcdp_rho(event, adjacency)
+    if rho is not None:
+        return ZcdpCurve(rho)
     if len(parts) == 1:
         closed = _closed_form(*parts[0], adjacency)
         if closed is not None:

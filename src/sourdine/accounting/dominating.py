@@ -21,6 +21,7 @@ from sourdine.events import (
     PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    ZcdpEvent,
 )
 
 _LARGEST_SIGMA = 1e5
@@ -49,9 +50,9 @@ def worst(event: Event, adjacency: str) -> Worst:
     """The dominating pairs of one uncomposed event, or NotAccountable with the reason."""
     match event:
         case GaussianEvent():
-            return Worst.both_ways(Normal(_distance(event, adjacency) / event.noise_multiplier))
+            return Worst.both_ways(Normal(distance(event, adjacency) / event.noise_multiplier))
         case LaplaceEvent():
-            epsilon = _distance(event, adjacency) / event.noise_multiplier
+            epsilon = distance(event, adjacency) / event.noise_multiplier
             return Worst.both_ways(pairs.laplace(epsilon))
         case DiscreteGaussianEvent():
             if event.sigma > _LARGEST_SIGMA:
@@ -59,10 +60,10 @@ def worst(event: Event, adjacency: str) -> Worst:
                     f"a discrete Gaussian of sigma {event.sigma:g} has too many atoms to add up; "
                     f"measure in coarser units, so that sigma is at most {_LARGEST_SIGMA:g}."
                 )
-            moved = event.sensitivity * _distance(event, adjacency)
+            moved = event.sensitivity * distance(event, adjacency)
             return Worst.both_ways(atoms.discrete_gaussian(event.sigma, moved))
         case DiscreteLaplaceEvent():
-            moved = event.sensitivity * _distance(event, adjacency)
+            moved = event.sensitivity * distance(event, adjacency)
             return Worst.both_ways(atoms.discrete_laplace(event.parameter, moved))
         case RandomizedResponseEvent():
             if adjacency != "replace-one":
@@ -72,16 +73,21 @@ def worst(event: Event, adjacency: str) -> Worst:
                 )
             return Worst.both_ways(atoms.randomized_response(event.flip, event.buckets))
         case ApproximateEvent():
-            _distance(event, adjacency)
+            distance(event, adjacency)
             return Worst.both_ways(atoms.approximate(event.epsilon, event.delta))
+        case ZcdpEvent():
+            raise NotAccountable(
+                "a release known only to be rho-zCDP has no dominating pair and composes with Gaussian "
+                "noise and its like only; use the Rényi accountant (method rdp)."
+            )
         case ExponentialEvent():
-            _distance(event, adjacency)
+            distance(event, adjacency)
             pair = pairs.bounded_range(event.epsilon)
             # Attained by two candidates whose scores move apart by the full range.
             seen = atoms.approximate(event.epsilon / 2, 0.0)
             return Worst(pair, pair, (seen, seen))
         case GdpEvent():
-            _distance(event, adjacency)
+            distance(event, adjacency)
             return Worst.both_ways(Normal(event.mu))
         case PoissonEvent():
             return _poisson(event, adjacency)
@@ -96,7 +102,7 @@ def worst(event: Event, adjacency: str) -> Worst:
             )
 
 
-def _distance(event: Event, adjacency: str) -> int:
+def distance(event: Event, adjacency: str) -> int:
     """How many contributions apart the outputs of neighbours are: 1, or 2 under replace-one."""
     stated = getattr(event, "adjacency", None)
     if stated is None:
@@ -200,12 +206,27 @@ def gaussian_mu(event: Event, adjacency: str) -> float | None:
     for part, count in event.parts:
         match part:
             case GaussianEvent():
-                mu = _distance(part, adjacency) / part.noise_multiplier
+                mu = distance(part, adjacency) / part.noise_multiplier
             case GdpEvent():
-                mu = _distance(part, adjacency) * part.mu
+                mu = distance(part, adjacency) * part.mu
             case PoissonEvent(rate=1.0, event=GaussianEvent() as whole):
-                mu = _distance(whole, adjacency) / whole.noise_multiplier
+                mu = distance(whole, adjacency) / whole.noise_multiplier
             case _:
                 return None
         squares += count * mu**2
     return math.sqrt(squares) or None
+
+
+def zcdp_rho(event: Event, adjacency: str) -> float | None:
+    """rho if every part is Gaussian or stated in zCDP, else None; rhos add up."""
+    rho = 0.0
+    for part, count in event.parts:
+        if isinstance(part, ZcdpEvent):
+            distance(part, adjacency)
+            rho += count * part.rho
+        else:
+            mu = gaussian_mu(part, adjacency)
+            if mu is None:
+                return None
+            rho += count * mu**2 / 2
+    return rho

@@ -14,12 +14,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sourdine import checks
 from sourdine.errors import InputError, NotAccountable
 from sourdine.events import (
     ApproximateEvent,
+    DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
     Event,
+    ExponentialEvent,
     ForeignEvent,
     GaussianEvent,
     GdpEvent,
@@ -29,7 +33,11 @@ from sourdine.events import (
     PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    ZcdpEvent,
 )
+
+if TYPE_CHECKING:
+    from sourdine.accounting.atoms import Atoms
 
 ORDERS: tuple[float, ...] = (
     *(1 + x / 20 for x in range(1, 20)),
@@ -146,6 +154,22 @@ def _response(true: float, false: float, order: float) -> float:
     return _log_add(same, other) / (order - 1)
 
 
+def pure(epsilon: float, order: float) -> float:
+    """The most that any epsilon-DP mechanism can cost: randomized response (Bun and Steinke 2016)."""
+    lie = -_log_add(0.0, epsilon)
+    return _response(lie + epsilon, lie, order)
+
+
+def _atoms(pair: Atoms, order: float) -> float:
+    """ln sum p^a q^(1-a) / (a - 1), over finitely many finite losses."""
+    import numpy as np  # noqa: PLC0415
+    from scipy import special  # noqa: PLC0415
+
+    with np.errstate(divide="ignore"):  # a probability that underflowed adds nothing
+        terms = np.log(pair.p) + (order - 1) * pair.losses
+    return float(special.logsumexp(terms)) / (order - 1)
+
+
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """rho + 2 sqrt(rho ln(1/delta)) (Bun and Steinke 2016, Proposition 1.3)."""
     rho, delta = checks.not_negative("rho", rho), checks.delta(delta)
@@ -157,7 +181,13 @@ def _log_add(a: float, b: float) -> float:
 
 
 def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
-    from sourdine.accounting.dominating import gaussian_mu, shuffled_mu, worst  # noqa: PLC0415 (scipy on demand)
+    from sourdine.accounting.atoms import Atoms  # noqa: PLC0415 (scipy on demand)
+    from sourdine.accounting.dominating import (  # noqa: PLC0415
+        distance,
+        gaussian_mu,
+        shuffled_mu,
+        worst,
+    )
 
     match event:
         case GaussianEvent() | GdpEvent():
@@ -171,11 +201,25 @@ def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
             return [laplace(epsilon, order) for order in orders]
         case ApproximateEvent(delta=0.0):
             worst(event, adjacency)
-            lie = -_log_add(0.0, event.epsilon)
-            return [_response(lie + event.epsilon, lie, order) for order in orders]
+            return [pure(event.epsilon, order) for order in orders]
+        case ExponentialEvent():
+            worst(event, adjacency)
+            # A loss of range epsilon is (epsilon^2 / 8)-zCDP (Cesar and Rogers 2021, Lemma 3.4).
+            return [min(event.epsilon**2 / 8 * order, pure(event.epsilon, order)) for order in orders]
         case RandomizedResponseEvent(buckets=2):
             worst(event, adjacency)
             return [response(1 - event.flip / 2, order) for order in orders]
+        case DiscreteLaplaceEvent() | RandomizedResponseEvent():
+            pair = worst(event, adjacency).forward
+            assert isinstance(pair, Atoms)  # noqa: S101 (for the type checker)
+            return [_atoms(pair, order) for order in orders]
+        case DiscreteGaussianEvent():
+            # At most that of the continuous one (Canonne, Kamath, Steinke 2020, Theorem 4).
+            mu = event.sensitivity * distance(event, adjacency) / event.sigma
+            return [gaussian(mu, order) for order in orders]
+        case ZcdpEvent():
+            distance(event, adjacency)
+            return [event.rho * order for order in orders]
         case PateEvent():
             return _pate(event, adjacency, orders)
         case NonPrivateEvent():

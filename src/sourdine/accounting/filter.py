@@ -1,0 +1,183 @@
+"""A privacy filter: may one more release be made, whatever the earlier ones have shown?
+
+An analyst who looks at answers before choosing the next question makes the *cost* of the composition
+random, which the sum of events alone does not cover. A filter fixes the budget (epsilon, delta) first
+and grants a charge only while, on the path taken, one of two rules holds with the charge included:
+
+1. pure: the epsilons add up to at most epsilon (order infinity; Rogers et al. 2016, Theorem 3.6);
+2. Rényi: the divergences of one order a, fixed in advance from the budget alone, add up to at most
+   B = epsilon - ln(1 - 1/a) + (ln delta_R + ln a) / (a - 1), so that the whole interaction is
+   (a, B)-RDP (Feldman and Zrnic 2021, Theorem 3.1) and (epsilon, delta_R)-DP (Canonne, Kamath, Steinke
+   2020, Proposition 12).
+
+Failure probabilities of approximate releases add up to at most delta_A under both rules, and
+delta_R + delta_A = delta.
+
+Guarantee: everything granted is together (epsilon, delta)-DP. Proof: set aside what approximate
+releases do with their delta_i, together at most delta_A (Kairouz, Oh, Viswanath 2015: the rest is
+pure). Split the transcripts by the rule that holds at their end. Where it is the first, the likelihood
+ratio is at most e^epsilon. The others are transcripts of the interaction that stops when the second
+rule would fail, whose sum only grows; together they exceed e^epsilon times their probability under the
+neighbour by at most delta_R. One order only: choosing the best of several at the end would need delta
+for each.
+
+A plan that is fixed before it runs may enter as one promise (epsilon_p, delta_p) from its own curve
+where that is cheaper than the sum of its steps, as it is for Poisson lots with little noise.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from scipy import optimize
+
+from sourdine.accounting.curves import curve
+from sourdine.accounting.dominating import worst
+from sourdine.accounting.rdp import improved, pure, renyi
+from sourdine.budget import Budget
+from sourdine.errors import NotAccountable
+from sourdine.events import DiscreteGaussianEvent, Event, NonPrivateEvent, PateEvent
+
+_APPROXIMATE = 0.25  # the share of delta that is kept for approximate releases
+_PLAN = 0.05  # the share of that which one plan takes when it enters as a promise
+_SMALL = 0.02  # a charge this small beside the limit is not worth a curve of its own
+_SLACK = 1e-12  # ten times 0.1 is not above 1: sums of doubles are compared to twelve digits
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one release counts for: its epsilon if pure, its divergence of the order, its delta."""
+
+    pure: float
+    renyi: float
+    delta: float
+
+
+class Filter:
+    """The two rules for one budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.delta_approximate = _APPROXIMATE * budget.delta
+        self.delta_renyi = budget.delta - self.delta_approximate
+        self.order = _best_order(budget.epsilon, self.delta_renyi)
+        self.limit = _limit(self.order, budget.epsilon, self.delta_renyi)
+        self._costs: dict[Event, Cost] = {}
+
+    def cost(self, event: Event) -> Cost:
+        """What an event counts for, by a rule that looks at nothing but the event and the budget."""
+        if event not in self._costs:
+            self._costs[event] = self._cost(event)
+        return self._costs[event]
+
+    def _cost(self, event: Event) -> Cost:
+        adjacency = self.budget.adjacency
+        parts = [(_part(part, adjacency, self.order), count) for part, count in event.parts]
+        if all(cost is not None for cost, _ in parts):
+            cost = _sum((cost, count) for cost, count in parts if cost is not None)
+            if math.isfinite(cost.pure) or cost.renyi <= _SMALL * self.limit:
+                return cost
+        else:
+            cost = Cost(math.inf, math.inf, 0.0)
+        try:
+            share = _PLAN * self.delta_approximate
+            epsilon = curve(event, adjacency).epsilon_upper(share)
+        except NotAccountable:
+            if math.isinf(cost.renyi):
+                raise
+            return cost
+        whole = Cost(epsilon, pure(epsilon, self.order), share)
+        return whole if whole.renyi < cost.renyi else cost
+
+    def total(self, counts: Mapping[Event, int]) -> Cost:
+        """All events together, each so many times; the sums are rounded once."""
+        return _sum((self.cost(event), count) for event, count in counts.items())
+
+    def allows(self, total: Cost) -> bool:
+        """Whether one of the rules holds."""
+        if total.delta > self.delta_approximate * (1 + _SLACK):
+            return False
+        return total.pure <= self.budget.epsilon * (1 + _SLACK) or total.renyi <= self.limit * (
+            1 + _SLACK
+        )
+
+    def epsilon(self, total: Cost) -> float:
+        """The smallest epsilon whose filter of the same order would have granted this total."""
+        if total.delta > self.delta_approximate * (1 + _SLACK):
+            return math.inf
+        converted = max(0.0, improved(self.order, total.renyi, self.delta_renyi))
+        return min(total.pure, converted)
+
+    def left(self, total: Cost) -> float:
+        """The largest epsilon of one more pure release that would be granted."""
+        by_sum = self.budget.epsilon - total.pure
+        room = self.limit - total.renyi
+        low, high = 0.0, 2 * self.budget.epsilon + 1
+        for _ in range(60 if room > 0 else 0):
+            middle = (low + high) / 2
+            low, high = (middle, high) if pure(middle, self.order) <= room else (low, middle)
+        return max(0.0, by_sum, low)
+
+
+def _limit(order: float, epsilon: float, delta: float) -> float:
+    """B: the divergence of this order that still converts to (epsilon, delta)."""
+    return epsilon - improved(order, 0.0, delta)
+
+
+def _best_order(epsilon: float, delta: float) -> float:
+    """The order at which most Gaussian noise fits, B / a being largest; depends on the budget alone."""
+
+    def unused(log: float) -> float:
+        order = 1 + math.exp(log)
+        return -_limit(order, epsilon, delta) / order
+
+    # log(a - 1), around the classic optimum a - 1 = 2 ln(1/delta) / epsilon.
+    middle = math.log(2 * math.log(1 / delta) / epsilon)
+    found = optimize.minimize_scalar(unused, bounds=(middle - 3, middle + 3), method="bounded")
+    return 1 + math.exp(float(found.x))
+
+
+def _sum(costs: Iterable[tuple[Cost, int]]) -> Cost:
+    counted = list(costs)
+    return Cost(
+        math.fsum(cost.pure * count for cost, count in counted),
+        math.fsum(cost.renyi * count for cost, count in counted),
+        math.fsum(cost.delta * count for cost, count in counted),
+    )
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _part(event: Event, adjacency: str, order: float) -> Cost | None:
+    """One uncomposed event, or None where only its curve is known."""
+    if isinstance(event, NonPrivateEvent):
+        return Cost(math.inf, math.inf, 0.0)
+    if isinstance(event, PateEvent):
+        raise NotAccountable(
+            "the cost of these votes was computed from private data and bounds nothing for others; "
+            "charge the data-independent event of the answers."
+        )
+    epsilon, delta = _pure(event, adjacency)
+    if delta:
+        return Cost(epsilon, pure(epsilon, order), delta)
+    try:
+        (divergence,) = renyi(event, adjacency, (order,)).values
+    except NotAccountable:
+        return Cost(epsilon, pure(epsilon, order), 0.0) if math.isfinite(epsilon) else None
+    return Cost(epsilon, divergence, 0.0)
+
+
+def _pure(event: Event, adjacency: str) -> tuple[float, float]:
+    """The largest loss, and the mass that has no bound; (inf, 0) where losses have no end."""
+    try:
+        found = worst(event, adjacency)
+    except NotAccountable:
+        if event.kind in ("zcdp", "dp-accounting"):  # these have Rényi bounds only
+            return math.inf, 0.0
+        raise
+    if isinstance(event, DiscreteGaussianEvent):  # its atoms are cut in the far tail
+        return math.inf, 0.0
+    highest = max(found.forward.high, found.backward.high)
+    return highest, max(found.forward.infinite, found.backward.infinite)

@@ -1,0 +1,247 @@
+"""The ledger: what has been spent on one population's data, shared by many processes.
+
+It stores events, not epsilons, and adds them up anew inside the transaction that grants a charge.
+
+Guarantee: everything that a ledger ever granted is together (epsilon, delta)-DP for its unit under its
+adjacency, where the budget was fixed when the ledger was made.
+- One plan alone, fixed before anything was seen, is held against the budget by its own curve, tightly.
+- Anything more goes through a Rényi filter (accounting/filter.py), because later events may have been
+  chosen after looking at earlier answers; each plan enters as one charge.
+Both fit together: nothing was released before the first plan, so it was fixed in advance; if it fits
+the budget by its curve alone, nothing is granted after it, and if it fits the filter too, the filter
+covers all that follows.
+
+`charge` is to be called before anything is drawn. It returns when the charge is on the disk; whoever is
+killed afterwards has spent it. A refused charge records nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from sourdine.accounting import curve
+from sourdine.accounting.filter import Filter
+from sourdine.budget import Budget
+from sourdine.errors import BudgetError, InputError, LedgerError, NotAccountable
+from sourdine.events import Event
+from sourdine.ledger import store
+from sourdine.ledger.record import CHARGE, RESERVE, SETTLE, START, Entry, Tally, settled
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What has been spent: epsilon at the budget's delta, how it was added up, and what is left.
+
+    `left` is the largest epsilon of one more pure release that would be granted.
+    """
+
+    epsilon: float
+    left: float
+    releases: int
+    method: str
+
+
+class Ledger:
+    """A spending record; see the top of this file.
+
+    where: the path of a SQLite file, a postgresql:// URL, or None for memory (gone with the process).
+    budget: needed to make a new ledger; for one that exists it must be the same, if given.
+    population: whose data this is about, in words; one ledger serves one population. The same people
+    in a second ledger have a second budget: the guarantee is then the sum of both.
+    """
+
+    def __init__(
+        self, where: str | Path | None, budget: Budget | None = None, *, population: str | None = None
+    ) -> None:
+        self._store = store.Store(where)
+        self._lock = threading.RLock()
+        self._tally = Tally()
+        if not self._store.exists():
+            if budget is None:
+                raise LedgerError(
+                    f"there is no ledger at {self._store.name}; give a budget to start one."
+                )
+            self._store.create(_settings(budget, population or ""))
+        with self._store.reading() as connection:
+            row = store.read_settings(connection)
+        self.budget = Budget(row["epsilon"], row["delta"], row["unit"], row["adjacency"])
+        self.population: str = row["population"]
+        self._filter = Filter(self.budget)
+        if budget is not None:
+            _check_same(self._store.name, self.budget, budget)
+        if population is not None and population != self.population:
+            about = repr(self.population) if self.population else "a population without a name"
+            raise LedgerError(
+                f"the ledger {self._store.name} is about {about}, not {population!r}; name the ledger "
+                "of the people in question."
+            )
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    def charge(
+        self, event: Event, label: str, *, who: str | None = None, source: str = "", data: str = ""
+    ) -> Entry:
+        """Record a release that is about to be drawn, or raise BudgetError and record nothing.
+
+        source: the kind of the random source; data: a keyed fingerprint of the table. Both are for the
+        history only: a table that has changed goes on spending the same budget.
+        """
+        return self._grant(CHARGE, event, label, who, source, data)
+
+    def reserve(
+        self, plan: Event, label: str, *, who: str | None = None, source: str = "", data: str = ""
+    ) -> Entry:
+        """Charge a whole plan before its first step; `settle` says later what was run of it."""
+        return self._grant(RESERVE, plan, label, who, source, data)
+
+    def settle(
+        self, reservation: Entry | int, ran: Event, because: str, *, who: str | None = None
+    ) -> Entry:
+        """Close a reservation of which `ran` was run.
+
+        because: "done"; "crash", "clock" or "interrupt" give back what was not run; "outputs" (the run
+        was stopped for what it showed) keeps the whole plan charged. A reservation that is never
+        settled stays charged in full.
+        """
+        identity = reservation if isinstance(reservation, int) else reservation.id
+        _check_event(ran, empty=True)
+        with self._lock, self._store.writing() as connection:
+            tally = self._read(connection)
+            counted = settled(tally.reserved(identity), ran, because)
+            entry = self._entry(SETTLE, counted, f"settles entry {identity}", who)
+            entry = Entry(**{**vars(entry), "refers": identity, "reason": because})
+            self._write(connection, entry)
+            return entry
+
+    def spent(self) -> Spent:
+        """What all entries add up to now."""
+        with self._lock:
+            with self._store.reading() as connection:
+                tally = self._read(connection)
+            total = self._filter.total(tally.counts)
+            epsilon, method = self._filter.epsilon(total), "filter"
+            if tally.releases == 1:
+                epsilon, method = self._alone(next(iter(tally.counts))), "curve"
+            left = self._filter.left(total) if tally.releases else self.budget.epsilon
+            return Spent(epsilon, left, tally.releases, method)
+
+    def history(self) -> list[Entry]:
+        """Every entry, oldest first, checked against the chain."""
+        with self._store.reading() as connection:
+            tally, entries = Tally(), []
+            for entry, chained in store.read_entries(connection, 0):
+                tally.add(entry, chained)
+                entries.append(entry)
+            _check_head(tally, store.read_settings(connection))
+        return entries
+
+    def _grant(
+        self, kind: str, event: Event, label: str, who: str | None, source: str, data: str
+    ) -> Entry:
+        _check_event(event)
+        self._filter.cost(event)  # the slow part, before anybody has to wait for the lock
+        with self._lock, self._store.writing() as connection:
+            tally = self._read(connection)
+            self._check(tally, event, label)
+            entry = self._entry(kind, event, label, who, source, data)
+            self._write(connection, entry)
+            return entry
+
+    def _check(self, tally: Tally, event: Event, label: str) -> None:
+        total = self._filter.total(tally.counts_with(event))
+        if self._filter.allows(total):
+            return
+        epsilon = self._filter.epsilon(total)
+        if tally.releases == 0:
+            epsilon = self._alone(event)
+            if epsilon <= self.budget.epsilon:
+                return
+        left = self._filter.left(self._filter.total(tally.counts)) if tally.releases else None
+        raise BudgetError(
+            f"{label!r} was not run: it would bring the total to epsilon={epsilon:.4g} at "
+            f"delta={self.budget.delta:g}, over the budget of {self.budget.epsilon:g} per "
+            f"{self.budget.unit}; "
+            + (f"{left:.4g} is left. " if left is not None else "")
+            + "Lower its epsilon or ask for a larger budget."
+        )
+
+    def _alone(self, event: Event) -> float:
+        try:
+            return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)
+        except NotAccountable:  # known by its Rényi cost only
+            return self._filter.epsilon(self._filter.cost(event))
+
+    def _read(self, connection: sa.Connection) -> Tally:
+        """Add up what was written since the last look; entries are never changed, only added to."""
+        row = store.read_settings(connection)
+        if row["entries"] < self._tally.entries:
+            raise LedgerError(
+                f"the ledger {self.name} is shorter than it was: it was replaced by an older copy. "
+                "Restore the newer one."
+            )
+        try:
+            for entry, chained in store.read_entries(connection, self._tally.entries):
+                self._tally.add(entry, chained)
+            _check_head(self._tally, row)
+        except LedgerError:
+            self._tally = Tally()
+            raise
+        return self._tally
+
+    def _entry(
+        self, kind: str, event: Event, label: str, who: str | None, source: str = "", data: str = ""
+    ) -> Entry:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        number = self._tally.entries + 1
+        return Entry(number, kind, event.to_json(), label, who or _user(), now, source, data)
+
+    def _write(self, connection: sa.Connection, entry: Entry) -> None:
+        store.write_entry(connection, entry, entry.hash(self._tally.head))
+
+
+def _settings(budget: Budget, population: str) -> dict[str, object]:
+    return {
+        **{name: getattr(budget, name) for name in ("epsilon", "delta", "unit", "adjacency")},
+        "population": population,
+        "made": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "entries": 0,
+        "head": START,
+    }
+
+
+def _check_event(event: object, *, empty: bool = False) -> None:
+    if not isinstance(event, Event) or not (empty or event.parts):
+        raise InputError(f"{event!r} is no release that could be charged; give an event.")
+
+
+def _check_head(tally: Tally, row: sa.RowMapping) -> None:
+    if (tally.entries, tally.head) != (row["entries"], row["head"]):
+        raise LedgerError(
+            "the last entries of this ledger are missing or were altered; restore it from a copy: what "
+            "it says cannot be trusted."
+        )
+
+
+def _check_same(name: str, found: Budget, asked: Budget) -> None:
+    for field in ("unit", "adjacency", "epsilon", "delta"):
+        was, now = getattr(found, field), getattr(asked, field)
+        if was != now:
+            raise LedgerError(
+                f"the ledger {name} was made for {field} {was}, not {now}; a ledger's promise is fixed "
+                "when it is made. Use it as it is, or name another one."
+            )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no name for this user id, as in some containers
+        return "unknown"
