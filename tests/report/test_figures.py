@@ -3,22 +3,32 @@
 import itertools
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from scipy import special
+from scipy import special, stats
 
 from sourdine.accounting import curve, gaussian_sigma, moments_epsilon
 from sourdine.errors import InputError
-from sourdine.events import GaussianEvent, PoissonEvent
+from sourdine.events import (
+    DiscreteLaplaceEvent,
+    Event,
+    GaussianEvent,
+    PoissonEvent,
+    RandomizedResponseEvent,
+)
 from sourdine.report import style
 from sourdine.report.figures import FIGURES, draw
 
 NAMES = list(FIGURES)
-CHEAP = ["densities", "privacy-loss", "attributes", "delta-meaning"]
+CHEAP = [
+    *("densities", "privacy-loss", "attributes", "delta-meaning"),
+    *("randomized-response", "local-central", "smokers"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +64,9 @@ def test_the_figures_are_the_promised_ones():
         "attributes",
         "shuffling",
         "delta-meaning",
+        "randomized-response",
+        "local-central",
+        "smokers",
     ]
 
 
@@ -143,6 +156,72 @@ def test_more_noise_costs_less_in_every_line_of_shuffling(built):
         for cost in (most, least, lots):
             assert (np.diff(cost) < 0).all()
         assert (least <= most).all()
+
+
+def pure(event: Event, adjacency: str) -> float:
+    """Its epsilon at the smallest delta that still tells something in floats."""
+    return curve(event, adjacency).epsilon_upper(1e-15)
+
+
+def test_randomized_response_quotes_its_epsilon_a_count_of_coins_and_the_persons(built):
+    said = quoted(built["randomized-response"])
+    half, aim = Fraction(1, 2), Fraction(1, 100)
+    for written, persons in (("0", 0), ("0.1", 60_000), ("0.25", 7_500), ("0.4", 1_407), ("0.49", 104)):
+        gamma = Fraction(written)
+        answer = RandomizedResponseEvent(float(1 - 2 * gamma))  # drawn anew so often
+        assert f"γ = {written}\nε = {pure(answer, 'replace-one'):.2g}" in said
+        if persons:
+            # One person's estimate is (answer - 1/2 + gamma) / (2 gamma); here the truth is no.
+            estimates = {(y - half + gamma) / (2 * gamma): half + (gamma, -gamma)[y] for y in (0, 1)}
+            assert sum(value * chance for value, chance in estimates.items()) == 0
+            variance = sum(value**2 * chance for value, chance in estimates.items())
+            assert variance / persons <= aim**2 < variance / (persons - 1)
+            assert f"\n{persons:,}\n" in said
+    # Heads: the truth; tails: what the second coin says. One person in ten has something to hide.
+    yes = [0, 0]
+    for truth, first, second in itertools.product([1] + 9 * [0], "HT", (0, 1)):
+        yes[truth] += truth if first == "H" else second
+    assert f"a suspicion of 10% only to {yes[1] / sum(yes):.0%}" in said
+
+
+def test_local_answers_need_half_a_million_persons_at_every_epsilon(built):
+    figure, persons = built["local-central"], 1000
+    assert "takes 500,000 persons to learn what 1,000 tell" in quoted(figure).replace("\n", " ")
+    for plot, epsilon in zip(figure.axes, (0.1, 1.0, 5.0), strict=True):
+        count = DiscreteLaplaceEvent(epsilon, adjacency="replace-one")
+        flip = 1 - math.tanh(epsilon / 2)
+        for event in (count, RandomizedResponseEvent(flip)):
+            assert pure(event, "replace-one") == pytest.approx(epsilon, rel=1e-6)
+        central = stats.dlaplace(epsilon).std()
+        local = stats.bernoulli(flip / 2).std() / (1 - flip)
+        assert local**2 / (central / persons) ** 2 == pytest.approx(500_000)
+        assert f"\n{local / persons**0.5 / (central / persons):.0f}×\n" in quoted(figure)
+        for line, deviation, power in ((plot.lines[0], local, 0.5), (plot.lines[1], central, 1.0)):
+            n, drawn = (np.asarray(data) for data in line.get_data())
+            assert drawn == pytest.approx(deviation / n**power)
+
+
+def test_no_person_moves_the_count_of_smokers_or_a_bar_further_than_allowed(built):
+    top, *plots = built["smokers"].axes
+    boxes = [int(text.get_text()) for text in top.texts]
+    names = [label.get_text() for label in top.get_xticklabels()]
+    assert [name[0] for name in names] == [chr(ord("A") + i) for i in range(26)]
+    told = {"Alice": 0, "Bob": 0, "Clair": 1, "Zane": 1}  # the rows that the lecture shows
+    assert told.items() <= dict(zip(names, boxes, strict=True)).items()
+    heights = [line.get_ydata()[0] for line in top.lines]
+    assert heights == [sum(boxes[:i] + boxes[i + 1 :]) for i in range(26)]
+    assert set(heights) == {sum(boxes), sum(boxes) - 1}
+    for plot, epsilon in zip(plots, (0.5, 1.0, 2.0), strict=True):
+        drawn = []
+        for bars, count in zip(plot.containers, (sum(boxes), heights[-1]), strict=True):
+            answers = [round(bar.get_x() + bar.get_width() / 2) for bar in bars]
+            drawn.append(np.array([bar.get_height() for bar in bars]))
+            assert drawn[-1] == pytest.approx(stats.dlaplace(epsilon, loc=count).pmf(answers))
+            assert f"Zane: {count}" in quoted(built["smokers"])
+        ratio = np.maximum(drawn[0] / drawn[1], drawn[1] / drawn[0])
+        bound = math.exp(pure(DiscreteLaplaceEvent(epsilon), "zero-out"))
+        assert ratio == pytest.approx(bound)
+        assert f"each pair of bars {bound:.2f} to 1" in plot.get_title(loc="left")
 
 
 def test_an_unknown_name_gets_a_suggestion_and_nothing_is_drawn(tmp_path: Path):

@@ -23,7 +23,8 @@ def figures(
 ) -> None:
     """Draw how privacy is lost and counted, as PNG and SVG.
 
-    There are densities, privacy-loss, accountants, amplification, attributes, shuffling, delta-meaning.
+    There are densities, privacy-loss, accountants, amplification, attributes, shuffling, delta-meaning,
+    randomized-response, local-central, smokers.
 
     Example: `sourdine figures accountants shuffling --out pictures`
     """

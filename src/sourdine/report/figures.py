@@ -27,7 +27,7 @@ from sourdine.accounting.normal import Array
 from sourdine.accounting.rdp import MOMENTS
 from sourdine.errors import InputError
 from sourdine.events import GaussianEvent, PoissonEvent, ShuffledEvent
-from sourdine.report import noise, style
+from sourdine.report import local, noise, style
 
 _SLACKS = (0.1, 0.25, 0.5, 0.75, 0.9)  # shares of delta tried as the slack of advanced composition
 
@@ -197,6 +197,9 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "attributes": noise.attributes,
     "shuffling": shuffling,
     "delta-meaning": noise.delta_meaning,
+    "randomized-response": local.randomized_response,
+    "local-central": local.local_central,
+    "smokers": local.smokers,
 }
 
 
