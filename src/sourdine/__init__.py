@@ -22,47 +22,82 @@ if TYPE_CHECKING:
         moments_epsilon,
         renyi,
     )
+    from sourdine.audit import Finding, check_mechanism
     from sourdine.budget import Budget
-    from sourdine.errors import BudgetError, CheckError, InputError, NotAccountable, SourdineError
+    from sourdine.errors import (
+        BudgetError,
+        CheckError,
+        InputError,
+        LedgerError,
+        NotAccountable,
+        SourdineError,
+    )
     from sourdine.events import Event
+    from sourdine.ledger import Ledger
+    from sourdine.mechanisms import Exponential, Gaussian, Laplace, NoisyMax, RandomizedResponse
+    from sourdine.query import Answer, Session, Survey
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Answer": "sourdine.query",
     "Budget": "sourdine.budget",
     "BudgetError": "sourdine.errors",
     "CheckError": "sourdine.errors",
     "Event": "sourdine.events",
+    "Exponential": "sourdine.mechanisms",
+    "Finding": "sourdine.audit",
+    "Gaussian": "sourdine.mechanisms",
     "InputError": "sourdine.errors",
     "Interval": "sourdine.accounting",
+    "Laplace": "sourdine.mechanisms",
+    "Ledger": "sourdine.ledger",
+    "LedgerError": "sourdine.errors",
+    "NoisyMax": "sourdine.mechanisms",
     "NotAccountable": "sourdine.errors",
     "Plan": "sourdine.accounting",
     "PrivacyCurve": "sourdine.accounting",
     "PrivacyLoss": "sourdine.accounting",
     "Promise": "sourdine.accounting",
+    "RandomizedResponse": "sourdine.mechanisms",
     "Renyi": "sourdine.accounting",
+    "Session": "sourdine.query",
     "SourdineError": "sourdine.errors",
+    "Survey": "sourdine.query",
     "calibrate": "sourdine.accounting",
+    "check_mechanism": "sourdine.audit",
     "curve": "sourdine.accounting",
     "moments_epsilon": "sourdine.accounting",
     "renyi": "sourdine.accounting",
 }
 
 __all__ = [
+    "Answer",
     "Budget",
     "BudgetError",
     "CheckError",
     "Event",
+    "Exponential",
+    "Finding",
+    "Gaussian",
     "InputError",
     "Interval",
+    "Laplace",
+    "Ledger",
+    "LedgerError",
+    "NoisyMax",
     "NotAccountable",
     "Plan",
     "PrivacyCurve",
     "PrivacyLoss",
     "Promise",
+    "RandomizedResponse",
     "Renyi",
+    "Session",
     "SourdineError",
+    "Survey",
     "calibrate",
+    "check_mechanism",
     "curve",
     "moments_epsilon",
     "renyi",

@@ -24,9 +24,10 @@ def _load(context: typer.Context, parameter: object, path: Path | None) -> Path 
         document = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"the config file {path} is not valid TOML: {error}.") from None
-    verb = str(context.info_name)
-    table = document.get(verb)
-    if not isinstance(table, dict):
+    verb, table = ".".join(_verb(context)), document
+    for name in _verb(context):
+        table = table.get(name, {}) if isinstance(table, dict) else {}
+    if not isinstance(table, dict) or not table:
         raise InputError(f"the config file {path} has no table [{verb}] with options for this verb.")
     known = {_flag(option): option for option in context.command.params if option.name != "config"}
     values: dict[str, Any] = {}
@@ -44,13 +45,19 @@ def _load(context: typer.Context, parameter: object, path: Path | None) -> Path 
     return path
 
 
+def _verb(context: click.Context) -> list[str]:
+    """The names of the verb and its group, as in [ledger.show]."""
+    above = _verb(context.parent) if context.parent and context.parent.parent else []
+    return [*above, str(context.info_name)]
+
+
 def _flag(option: click.Parameter) -> str:
     return max(option.opts, key=len).lstrip("-")
 
 
 def _typed(path: Path, flag: str, option: click.Parameter, value: Any) -> Any:
     """A TOML value of the kind that the option takes."""
-    if option.nargs == -1:
+    if option.nargs == -1 or getattr(option, "multiple", False):
         fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
     elif getattr(option, "is_flag", False):
         fits = isinstance(value, bool)
@@ -76,6 +83,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for ma
 Records = Annotated[
     float | None, typer.Option("--records", help="Number of records n; delta must be below 1/n.")
 ]
+
+
+def listed(text: str | None) -> list[str] | None:
+    """The items of a comma-separated list."""
+    return None if text is None else [item.strip() for item in text.split(",") if item.strip()]
+
+
+def numbers(name: str, text: str | None) -> list[float] | None:
+    """The numbers of a comma-separated list."""
+    try:
+        return None if text is None else [float(item) for item in listed(text) or []]
+    except ValueError:
+        raise InputError(f"{name} is {text!r}, but it must be numbers with commas between.") from None
 
 
 def read_text(path: Path) -> str:
@@ -105,6 +125,11 @@ def ceiling(value: float, places: int = 6) -> str:
 def floor(value: float, places: int = 6) -> str:
     """The same, rounded down."""
     return _rounded(value, places, ROUND_FLOOR)
+
+
+def spending(spent: float, left: float) -> tuple[str, str]:
+    """What is spent, rounded up, and what is left, rounded down; 0.1 + 0.2 is 0.3 here."""
+    return ceiling(spent * (1 - 1e-12), 4), floor(left * (1 + 1e-12), 4)
 
 
 def _rounded(value: float, places: int, rounding: str) -> str:

@@ -86,6 +86,11 @@ class Ledger:
     def name(self) -> str:
         return self._store.name
 
+    @property
+    def kept(self) -> bool:
+        """Whether it outlives this process."""
+        return self._store.kept
+
     def charge(
         self, event: Event, label: str, *, who: str | None = None, source: str = "", data: str = ""
     ) -> Entry:

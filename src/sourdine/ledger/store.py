@@ -56,7 +56,8 @@ class Store:
     """One ledger's tables, behind short exclusive transactions."""
 
     def __init__(self, where: str | Path | None) -> None:
-        self.name = "the ledger in memory" if where is None else str(where)
+        self.name = "in memory" if where is None else str(where)
+        self.kept = where is not None
         if where is None:
             self._url, self.path = sa.make_url("sqlite://"), None
         elif "://" in str(where):

@@ -4,6 +4,7 @@ from sourdine.mechanisms.additive import Gaussian, Laplace
 from sourdine.mechanisms.choice import Exponential, NoisyMax
 from sourdine.mechanisms.response import RandomizedResponse, Share
 from sourdine.mechanisms.sensitivity import Ball, Moves
+from sourdine.mechanisms.vocabulary import OpenCounts
 
 __all__ = [
     "Ball",
@@ -12,6 +13,7 @@ __all__ = [
     "Laplace",
     "Moves",
     "NoisyMax",
+    "OpenCounts",
     "RandomizedResponse",
     "Share",
 ]

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +55,12 @@ class _Additive(ABC):
     @abstractmethod
     def noise(self, count: int, source: Source) -> list[int]:
         """So many independent draws, in grid steps."""
+
+    @overload
+    def release(self, value: Number, source: Source | None = None) -> float: ...
+
+    @overload
+    def release(self, value: Vector, source: Source | None = None) -> NDArray[np.float64]: ...
 
     def release(
         self, value: Number | Vector, source: Source | None = None

@@ -1,0 +1,199 @@
+"""`sourdine query`: one budgeted question to a table."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sourdine import checks
+from sourdine.budget import Budget
+from sourdine.cli.ledger import opened
+from sourdine.cli.options import Config, Json, listed, numbers, print_json, read_text, spending
+from sourdine.errors import InputError
+
+QUESTIONS = {
+    **{name: name for name in ("count", "sum", "mean", "variance", "quantile", "histogram")},
+    "words": "word_counts",
+    "top-words": "top_words",
+}
+"""What a question is called here, and in Session."""
+
+
+def query(
+    data: Annotated[Path, typer.Argument(help="A CSV, TSV or Parquet file.")],
+    question: Annotated[str, typer.Argument(help=f"One of {', '.join(QUESTIONS)}.")],
+    column: Annotated[str | None, typer.Argument(help="The column; count takes none.")] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="What it may cost.")] = None,
+    low: Annotated[float | None, typer.Option("--low", help="Values below count as this.")] = None,
+    high: Annotated[float | None, typer.Option("--high", help="Values above count as this.")] = None,
+    where: Annotated[
+        list[str] | None, typer.Option("--where", help="A condition such as 'stars >= 4'; repeatable.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Group count, sum or mean by a column.")
+    ] = None,
+    keys: Annotated[
+        str | None, typer.Option("--keys", help="The groups or values to report, with commas between.")
+    ] = None,
+    edges: Annotated[str | None, typer.Option("--edges", help="Bins of a histogram: 0,10,20.")] = None,
+    level: Annotated[float, typer.Option("--level", help="Which quantile; 0.5 is the median.")] = 0.5,
+    vocabulary: Annotated[
+        Path | None, typer.Option("--vocabulary", help="A file of public words, one a line.")
+    ] = None,
+    top: Annotated[float, typer.Option("--top", help="How many of the top words.")] = 10,
+    word_delta: Annotated[
+        float | None, typer.Option("--word-delta", help="For words of the text itself.")
+    ] = None,
+    words_per_unit: Annotated[
+        float, typer.Option("--words-per-unit", help="Words that one row or user counts for.")
+    ] = 10,
+    ledger: Annotated[
+        str | None,
+        typer.Option("--ledger", help="Its file or URL; DATA.ledger.sqlite if not given."),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option("--budget", help="Epsilon of a new ledger; 1 if not given.")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Delta of a new ledger.")] = 1e-6,
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="Of a new ledger: zero-out, add-remove, replace-one.")
+    ] = "zero-out",
+    user: Annotated[
+        str | None, typer.Option("--user", help="The column that names the person (unit user).")
+    ] = None,
+    rows_per_user: Annotated[
+        float, typer.Option("--rows-per-user", help="How many rows of a person count.")
+    ] = 1,
+    missing: Annotated[
+        list[str] | None, typer.Option("--missing", help="age=40: what stands for a missing number.")
+    ] = None,
+    encoding: Annotated[str, typer.Option("--encoding", help="Of a text file.")] = "utf-8",
+    confidence: Annotated[float, typer.Option("--confidence", help="Of the interval.")] = 0.95,
+    json: Json = False,
+    config: Config = None,
+) -> None:
+    """Ask one private question; it is charged to the ledger before it is answered.
+
+    Example: `sourdine query data.csv mean stars --low 1 --high 5 --epsilon .1 --ledger reviews.sqlite`
+    """
+    checks.one_of("the question", question, tuple(QUESTIONS))
+    if epsilon is None:
+        raise InputError("give --epsilon, what the answer may cost; 0.1 is usual for one question.")
+    checks.epsilon(epsilon)
+    if (column is None) != (question == "count"):
+        raise InputError(f"{question} needs a column." if column is None else "count takes no column.")
+    stands = _missing(missing or [])
+    asked = _asked(question, column, low, high, where or [], by, keys, edges, level)
+    asked |= _worded(question, vocabulary, top, word_delta, words_per_unit)
+
+    from sourdine.data.tables import read  # noqa: PLC0415
+    from sourdine.query import Session  # noqa: PLC0415
+    from sourdine.query.where import parse  # noqa: PLC0415
+
+    used = [name for name in (column, by, user) if name is not None]
+    used += [parse(condition)[0] for condition in where or []]
+    columns = list(dict.fromkeys(used)) or None
+    table = read(data, columns=columns, missing=stands, encoding=encoding)
+    unit = "example" if user is None else "user"
+    total = Budget(1.0 if budget is None else budget, delta, unit, adjacency)
+    held = opened(ledger or str(data.with_suffix(".ledger.sqlite")), total, budget is not None)
+    rows = checks.whole("rows-per-user", rows_per_user)
+    session = Session(table, held, user=user, rows_per_user=rows, confidence=confidence)
+    before = [entry.data for entry in held.history() if entry.data]
+    if before and before[-1] != session.fingerprint:
+        note = "the rows or columns differ from the last question's; the budget goes on all the same."
+        print(f"sourdine: {note}", file=sys.stderr)
+    found = getattr(session, QUESTIONS[question])(**asked, epsilon=epsilon)
+    answers = found if isinstance(found, dict) else {"": found}
+    spent = held.spent()
+    if json:
+        shown = {key: asdict(answer) for key, answer in answers.items()}
+        result = {"answers": shown} if isinstance(found, dict) else shown[""]
+        print_json(
+            {
+                "question": question,
+                **result,
+                "epsilon": epsilon,
+                "spent": spent.epsilon,
+                "left": spent.left,
+            }
+        )
+        return
+    for key, answer in answers.items():
+        print(f"{key}: {str(answer).removeprefix(answer.label + ': ')}" if key else answer)
+    gone, left = spending(spent.epsilon, spent.left)
+    print(f"epsilon {epsilon:g}; {gone} of {held.budget.epsilon:g} is spent, {left} is left")
+
+
+def _asked(
+    question: str,
+    column: str | None,
+    low: float | None,
+    high: float | None,
+    where: list[str],
+    by: str | None,
+    keys: str | None,
+    edges: str | None,
+    level: float,
+) -> dict[str, Any]:
+    """The arguments of a question; what it does not take is refused rather than ignored."""
+    asked: dict[str, Any] = {"where": where}
+    if column is not None:
+        asked["column"] = column
+    if question in ("sum", "mean", "variance", "quantile"):
+        if low is None or high is None:
+            raise InputError(
+                f"{question} needs --low and --high, the range of values that is sensible without "
+                "looking at the data."
+            )
+        asked |= {"low": low, "high": high}
+    elif low is not None or high is not None:
+        raise InputError(f"{question} takes no --low and --high.")
+    if by is not None and question not in ("count", "sum", "mean"):
+        raise InputError(f"{question} cannot be grouped; --by is for count, sum and mean.")
+    if by is not None:
+        asked["by"] = by
+    if keys is not None:
+        if by is None and question != "histogram":
+            raise InputError("--keys are the groups of --by, or the values of a histogram.")
+        asked["keys"] = listed(keys)
+    if edges is not None:
+        if question != "histogram":
+            raise InputError("--edges are the bins of a histogram.")
+        asked["edges"] = numbers("edges", edges)
+    if question == "quantile":
+        asked["level"] = level
+    return asked
+
+
+def _worded(
+    question: str, vocabulary: Path | None, top: float, delta: float | None, most: float
+) -> dict[str, Any]:
+    if question not in ("words", "top-words"):
+        if vocabulary is not None or delta is not None:
+            raise InputError("--vocabulary and --word-delta are for words and top-words.")
+        return {}
+    known = None if vocabulary is None else read_text(vocabulary).split()
+    asked = {
+        "vocabulary": known,
+        "delta": delta,
+        "words_per_unit": checks.whole("words-per-unit", most),
+    }
+    return {**asked, "k": checks.whole("top", top)} if question == "top-words" else asked
+
+
+def _missing(pairs: list[str]) -> dict[str, float]:
+    stands = {}
+    for pair in pairs:
+        name, equals, value = pair.rpartition("=")
+        try:
+            stands[name] = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not name:
+            raise InputError(f"--missing {pair!r} is not understood; write column=number, as age=40.")
+    return stands

@@ -1,0 +1,115 @@
+"""A survey by randomized response: what is asked, how it is answered, and what the crowd said.
+
+The survey is public: its question, its choices and its noise. Each person's answer is randomized where
+the person is, before it leaves; the collected answers need no protection any more.
+
+Guarantee: epsilon-DP for each person under replace-one, against everyone including the collector. The
+survey is one event for each person, charged to its ledger when it is made; answers of different persons
+do not add up. A person who answers twice spends twice, so a name answers once.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sourdine.errors import InputError
+from sourdine.mechanisms import RandomizedResponse, Share
+from sourdine.rng import Source, secure
+
+FORMAT, VERSION = "sourdine.survey", 1
+HEADER = ("person", "answer")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A question with its randomized response."""
+
+    question: str
+    response: RandomizedResponse
+
+    def answer(self, truth: str, source: Source | None = None) -> str:
+        """What one person says; to be drawn where the person is."""
+        return self.response.release(truth, source or secure())
+
+    def estimate(self, answers: Iterable[str], confidence: float = 0.95) -> dict[str, Share]:
+        """The share of each choice among those who answered."""
+        return self.response.estimate(answers, confidence)
+
+    def save(self, path: str | Path) -> None:
+        """Write the survey to a new file; an existing one is never replaced."""
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "question": self.question,
+            "choices": list(self.response.choices),
+            "flip": self.response.flip,
+        }
+        try:
+            with Path(path).open("x", encoding="utf-8") as file:
+                file.write(json.dumps(document, indent=1) + "\n")
+        except FileExistsError:
+            raise InputError(f"{path} exists already; name another file for a new survey.") from None
+        except OSError as error:
+            raise InputError(f"the survey cannot be written to {path}: {error.strerror}.") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Survey:
+        """Read a survey that `save` wrote."""
+        try:
+            document = json.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"the survey {path} cannot be read: {error.strerror}.") from None
+        except ValueError:
+            document = None
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise InputError(f"{path} is no survey; make one with sourdine survey new.")
+        if document.get("version") != VERSION:
+            raise InputError(
+                f"the survey {path} has version {document.get('version')!r}, and this sourdine reads "
+                f"version {VERSION}: update sourdine."
+            )
+        try:
+            response = RandomizedResponse(document["flip"], tuple(document["choices"]))
+            return cls(str(document["question"]), response)
+        except (KeyError, TypeError):
+            raise InputError(f"the survey {path} is damaged: a field is missing.") from None
+
+
+def add_answers(path: Path, answers: Mapping[str, str]) -> None:
+    """Append randomized answers to a file, which is made if there is none."""
+    try:
+        with path.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            if file.tell() == 0:
+                writer.writerow(HEADER)
+            writer.writerows(answers.items())
+    except OSError as error:
+        raise InputError(f"the answers cannot be written to {path}: {error.strerror}.") from None
+
+
+def read_answers(paths: Iterable[Path]) -> dict[str, str]:
+    """The answers of several files by person; nobody may be in them twice."""
+    answers: dict[str, str] = {}
+    for path in paths:
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                lines = list(csv.reader(file))
+        except OSError as error:
+            raise InputError(f"the answers {path} cannot be read: {error.strerror}.") from None
+        except (UnicodeDecodeError, csv.Error):
+            raise InputError(f"{path} is no file of answers.") from None
+        if not lines or tuple(lines[0]) != HEADER or any(len(line) != len(HEADER) for line in lines):
+            raise InputError(
+                f"{path} is no file of answers: its columns must be {' and '.join(HEADER)}."
+            )
+        for person, answer in lines[1:]:
+            if person in answers:
+                raise InputError(
+                    f"a person is twice in the answers (again in {path}); each counts once."
+                )
+            answers[person] = answer
+    return answers

@@ -1,0 +1,71 @@
+"""Which rows a question is about: plain conditions, so that no row can make a filter fail.
+
+A condition is a column, a comparison and a value: `stars >= 4`, `city == Paris`, `city != 'New York'`.
+Several conditions must all hold. The value decides nothing at run time: a column of numbers is compared
+with a number, a column of text with a text, and both are checked before any row is looked at.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from sourdine.data.tables import Table
+from sourdine.errors import InputError
+
+_COMPARISONS = {
+    "==": operator.eq,
+    "=": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_SHAPE = re.compile(r"\s*(.+?)\s*(==|!=|>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
+
+
+def parse(condition: str) -> tuple[str, str, str]:
+    """Column, comparison and value of a condition as it is written."""
+    found = _SHAPE.fullmatch(condition)
+    if found is None:
+        raise InputError(
+            f"the condition {condition!r} is not understood; write a column, a comparison and a value, "
+            "for instance 'stars >= 4'."
+        )
+    column, comparison, value = found.groups()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return column, comparison, value
+
+
+def rows(table: Table, conditions: Sequence[str]) -> NDArray[np.bool_] | None:
+    """The rows for which all conditions hold, or None for no condition at all."""
+    if isinstance(conditions, str):
+        conditions = [conditions]
+    masks = [_holds(table, *parse(condition)) for condition in conditions]
+    return np.logical_and.reduce(masks) if masks else None
+
+
+def _holds(table: Table, column: str, comparison: str, value: str) -> NDArray[np.bool_]:
+    if column in table.texts:
+        if comparison not in ("==", "=", "!="):
+            raise InputError(
+                f"column {column!r} holds text, which is compared with == or != only, not {comparison}."
+            )
+        same: Any = pc.equal(table.text(column), value).to_numpy(zero_copy_only=False)
+        return np.asarray(same if comparison != "!=" else ~same, dtype=np.bool_)
+    numbers = table.number(column)
+    try:
+        limit = float(value)
+    except ValueError:
+        raise InputError(
+            f"column {column!r} holds numbers, but {value!r} is none; compare it with a number."
+        ) from None
+    return np.asarray(_COMPARISONS[comparison](numbers, limit), dtype=np.bool_)
