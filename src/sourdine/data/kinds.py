@@ -1,0 +1,123 @@
+"""Whether a column holds numbers or text.
+
+A typed column (Parquet, frames) says so itself: true/false, whole, floating and decimal types are
+numbers; strings, categories, dates and times are text, the last two written as ISO 8601, in UTC
+where they carry a zone. Lists, structs, durations and the like are refused.
+
+The cells of a .csv are all strings. A column is read as numbers when every cell that is not missing
+is a plain number ("3", "-0.5", "1e-3", "inf"; spaces around it do not count) or every one is true
+or false in any case. One cell that is neither makes the whole column text, wherever it stands in
+the file, and text keeps every cell as it was written, "NA" and spaces included.
+
+Codes stay text: a column with a cell that starts with "+", with a zero before another digit ("007"),
+or that is a whole number of more than 15 digits. As doubles, two such codes could become one, and
+with them two persons. For the same reason a typed column of whole numbers that reaches 10^15 is text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind_is
+
+from sourdine import checks
+from sourdine.errors import InputError
+
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None")
+"""What stands for a missing value in a .csv column that otherwise holds numbers."""
+CODE = r"^(\+|-?0[0-9]|-?[0-9]{16,}$)"
+HEAD = 1000
+
+
+def settle(column: Any, label: str) -> Any:
+    """The column as float64 (missing values null or NaN) or as large_string.
+
+    `label` names it in messages.
+    """
+    try:
+        return _settled(column, label)
+    except pa.ArrowException:
+        pass
+    raise InputError(
+        f"{label} cannot be turned into numbers or text, or holds bytes that are not UTF-8; mend it, "
+        "or leave the column out with columns=."
+    )
+
+
+def _settled(column: Any, label: str) -> Any:
+    kind = column.type
+    if kind_is.is_dictionary(kind):
+        return _settled(column.cast(kind.value_type), label)
+    if kind_is.is_run_end_encoded(kind):
+        return _settled(pa.chunked_array([pc.run_end_decode(c) for c in column.chunks]), label)
+    if kind_is.is_boolean(kind):
+        return column.cast(pa.uint8()).cast(pa.float64())
+    if kind_is.is_integer(kind) or (kind_is.is_decimal(kind) and kind.scale == 0):
+        return column.cast(pa.large_string() if _are_codes(column) else pa.float64())
+    if kind_is.is_floating(kind) or kind_is.is_decimal(kind):
+        return column.cast(pa.float64())
+    if kind_is.is_temporal(kind) and not (kind_is.is_duration(kind) or kind_is.is_interval(kind)):
+        return _iso(column)
+    if kind_is.is_null(kind):
+        return column.cast(pa.large_string())
+    return _text(column, label)
+
+
+def guess(cells: Any) -> Any:
+    """Cells of a .csv as the numbers they stand for, or as they are."""
+    # Most columns of text show it in their first cells: no need to go through all the others.
+    if _numbers(cells.slice(0, HEAD)) is None:
+        return cells
+    numbers = _numbers(cells)
+    return cells if numbers is None or numbers.null_count == len(numbers) else numbers
+
+
+def _numbers(cells: Any) -> Any:
+    """The cells as doubles, null where missing; None when they are not all numbers."""
+    trimmed = pc.ascii_trim_whitespace(cells)
+    gone = pc.is_in(trimmed, value_set=pa.array(MISSING))
+    known = pc.if_else(gone, pa.scalar(None, trimmed.type), trimmed)
+    if pc.any(pc.match_substring_regex(known, CODE)).as_py():
+        return None
+    try:
+        return known.cast(pa.float64())
+    except pa.ArrowInvalid:
+        pass
+    truth = pc.index_in(pc.ascii_lower(known), value_set=pa.array(["false", "true"]))
+    return truth.cast(pa.float64()) if truth.null_count == known.null_count else None
+
+
+def _are_codes(column: Any) -> bool:
+    ends = pc.min_max(column).as_py()
+    return any(end is not None and abs(end) >= checks.MOST for end in ends.values())
+
+
+def _iso(column: Any) -> Any:
+    """Dates and times as text that does not depend on the unit they were stored in."""
+    kind = column.type
+    if kind_is.is_timestamp(kind) and kind.tz is not None:
+        column = column.cast(pa.timestamp(kind.unit, "UTC"))
+    text = column.cast(pa.large_string())
+    text = pc.replace_substring(text, " ", "T")
+    return pc.replace_substring_regex(text, r"(?:(\.[0-9]*[1-9])|\.)0+(Z?)$", r"\1\2")
+
+
+def _text(column: Any, label: str) -> Any:
+    kind = column.type
+    strings = kind_is.is_string(kind) or kind_is.is_large_string(kind) or kind_is.is_string_view(kind)
+    # Parquet files of older writers mark strings as plain bytes.
+    raw = kind_is.is_binary(kind) or kind_is.is_large_binary(kind) or kind_is.is_binary_view(kind)
+    if not strings and not raw:
+        raise InputError(
+            f"{label} holds values of type {_plain(kind)}, which are neither numbers nor text; turn "
+            "them into one of the two, or leave the column out with columns=."
+        )
+    column.validate(full=True)
+    return column.cast(pa.large_string())
+
+
+def _plain(kind: Any) -> str:
+    """The type without its inner names and metadata, which may come from the data."""
+    return str(kind).split("<", 1)[0].split("[", 1)[0]
