@@ -1,6 +1,12 @@
 """Settings that hold for all tests."""
 
+import os
+import tempfile
+
 from hypothesis import HealthCheck, settings
+
+# Keys of the tests are made in a folder of their own, never in the user's.
+os.environ["SOURDINE_HOME"] = tempfile.mkdtemp(prefix="sourdine-tests-")
 
 # The same examples in every run: a red build can be repeated. `--hypothesis-profile=explore` looks further.
 settings.register_profile(

@@ -113,7 +113,7 @@ def _survey(console: Console) -> dict[str, Any]:
     share = survey.estimate(answers)["yes"]
     console.print("[bold]2. A survey in which nobody has to tell[/bold]")
     console.print(
-        f"{_PEOPLE:,} people answer {survey.question!r} by two fair coins: epsilon ln 3 = {each:.3f} each.\n"
+        f"{_PEOPLE:,} people answer {survey.question!r} by two fair coins, epsilon {each:.4g} each.\n"
         f"{answers.count('yes')} say yes, so about {share.value:.1%} smoke "
         f"({share.low:.1%} to {share.high:.1%} with 95% confidence);\n"
         f"in truth {_SMOKERS / _PEOPLE:.0%}. Who said yes smokes with probability "

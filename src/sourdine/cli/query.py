@@ -105,7 +105,7 @@ def query(
     session = Session(table, held, user=user, rows_per_user=rows, confidence=confidence)
     before = [entry.data for entry in held.history() if entry.data]
     if before and before[-1] != session.fingerprint:
-        note = "the rows or columns differ from the last question's; the budget goes on all the same."
+        note = "the data have changed since the last question; the budget goes on all the same."
         print(f"sourdine: {note}", file=sys.stderr)
     found = getattr(session, QUESTIONS[question])(**asked, epsilon=epsilon)
     answers = found if isinstance(found, dict) else {"": found}

@@ -27,6 +27,7 @@ from sourdine.data.tables import Table
 from sourdine.errors import InputError
 
 DOMAIN = b"sourdine table fingerprint 1"
+FILE_DOMAIN = b"sourdine file fingerprint 1"
 KEY_BYTES = 32
 KEY_FILE = "fingerprint.key"
 
@@ -44,6 +45,18 @@ def fingerprint(table: Table, *, key: bytes | None = None) -> str:
         ):
             title = name.encode("utf-8", "surrogatepass")
             mac.update(_whole(len(title)) + title + digest)
+    return mac.hexdigest()
+
+
+def file_fingerprint(path: Path, *, key: bytes | None = None) -> str:
+    """HMAC-SHA256 of a file as it is, whichever of its columns are read."""
+    mac = hmac.new(own_key() if key is None else key, FILE_DOMAIN, hashlib.sha256)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                mac.update(block)
+    except OSError as error:
+        raise InputError(f"the file {path} cannot be read: {error.strerror}.") from None
     return mac.hexdigest()
 
 

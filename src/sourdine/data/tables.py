@@ -34,7 +34,7 @@ class Table:
     """Checked columns of equal length. Made by `read`.
 
     numbers: finite doubles, read-only, none missing. texts: `pyarrow.LargeStringArray`, one chunk,
-    no nulls. name: where the table came from, for messages.
+    no nulls. name: where the table came from, for messages. path: its file, if it was one.
     """
 
     rows: int
@@ -42,6 +42,7 @@ class Table:
     numbers: dict[str, npt.NDArray[np.float64]]
     texts: dict[str, Any]
     name: str
+    path: Path | None = None
 
     def number(self, name: str) -> npt.NDArray[np.float64]:
         """The column of numbers called `name`."""
@@ -112,7 +113,8 @@ def read(
             raise InputError(f"missing states a number for {label}, which holds text; leave it out.")
         else:
             texts[name] = (settled.fill_null("") if settled.null_count else settled).combine_chunks()
-    return Table(rows, tuple(places), numbers, texts, found.name)
+    path = Path(source) if isinstance(source, str | Path) else None
+    return Table(rows, tuple(places), numbers, texts, found.name, path)
 
 
 def _places(names: Sequence[str], columns: Sequence[str] | None, table: str) -> dict[str, int]:

@@ -13,6 +13,7 @@ sum moves by more than its terms say (Casacuberta et al. 2022), so sum integers 
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -123,11 +124,11 @@ class Laplace(_Additive):
     def _norm(self) -> float:
         return self._shape.l1 if isinstance(self._shape, Moves) else self._shape.radius
 
-    @property
+    @functools.cached_property
     def grid(self) -> Fraction:
         return _grid(self._shape, self._norm / self.epsilon, self.whole, power=1)
 
-    @property
+    @functools.cached_property
     def parameter(self) -> float:
         """Loss of one grid step: the noise has P(x) proportional to e^(-parameter |x|) in steps."""
         return self.epsilon / _steps(self._shape, self.grid, self.whole, power=1)
@@ -212,7 +213,7 @@ class Gaussian(_Additive):
     def _shape(self) -> Sensitivity:
         return _shape(self.sensitivity)
 
-    @property
+    @functools.cached_property
     def grid(self) -> Fraction:
         return _grid(self._shape, self.sigma, self.whole, power=2)
 

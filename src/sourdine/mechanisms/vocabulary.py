@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,23 +36,20 @@ class OpenCounts:
     def __post_init__(self) -> None:
         checks.delta(self.delta)
         a = self.noise.parameter
-        if self._chance(a) > -math.expm1(-a):
+        if math.exp(-a * (self.least - 1)) / (1 + math.exp(-a)) > -math.expm1(-a):
             raise InputError("delta is too large for so small an epsilon; lower it, 1e-6 is usual.")
 
-    @property
+    @functools.cached_property
     def noise(self) -> Laplace:
         """The noise on each count."""
         sides = 2 if self.adjacency == "replace-one" else 1
         return Laplace(self.epsilon, Moves(1, sides * self.most), self.adjacency, whole=True)
 
-    @property
+    @functools.cached_property
     def least(self) -> int:
         """T, the smallest noisy count that comes out."""
         a = self.noise.parameter
         return 1 + max(1, math.ceil(math.log(self.most / (self.delta * (1 + math.exp(-a)))) / a))
-
-    def _chance(self, a: float) -> float:
-        return math.exp(-a * (self.least - 1)) / (1 + math.exp(-a))
 
     @property
     def event(self) -> Event:

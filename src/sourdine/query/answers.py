@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from scipy import optimize
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -65,18 +67,13 @@ def _quantile(a: float, b: float, outside: float) -> float:
         small = b * b * math.exp(-q / b) if b > 0 else 0.0
         return (a * a * math.exp(-q / a) - small) / (a * a - b * b)
 
-    low, high = 0.0, a * (math.log(1 / outside) + 5)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle) > outside else (low, middle)
-    return high
+    # A sum of two is beyond q no rarer than one of scale a, and rarely beyond a few of them more.
+    return float(optimize.brentq(lambda q: beyond(q) - outside, 0.0, a * (5 - math.log(outside))))
 
 
 def _crossing(excess: Callable[[float], float], inside: float, end: float) -> float:
     """Where `excess` turns positive between a point inside and an end; the end if it never does."""
     if excess(end) <= 0:
         return end
-    for _ in range(60):
-        middle = (inside + end) / 2
-        inside, end = (middle, end) if excess(middle) <= 0 else (inside, middle)
-    return end
+    found = float(optimize.brentq(excess, inside, end))
+    return found + math.copysign(1e-9, end - inside)  # outwards by more than the search is off

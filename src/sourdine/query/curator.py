@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.data.fingerprint import fingerprint
+from sourdine.data.fingerprint import file_fingerprint, fingerprint
 from sourdine.data.tables import Table, read
 from sourdine.errors import InputError
 from sourdine.events import compose
@@ -81,7 +81,7 @@ class Curator:
         checks.delta(self.ledger.budget.delta, self.table.rows)
         self._owner = people.owners(self.table, user) if user is not None else None
         self._counts = people.first_rows(self._owner, self._rows) if self._owner is not None else None
-        self.fingerprint = fingerprint(self.table) if self.ledger.kept else ""
+        self.fingerprint = _fingerprint(self.table) if self.ledger.kept else ""
 
     def __enter__(self) -> Self:
         return self
@@ -181,3 +181,8 @@ class Curator:
 def exact_sums(values: NDArray[np.int64], groups: Sequence[Mask]) -> list[Fraction]:
     """Sums of values counted in 1 / FINE, without any rounding."""
     return [Fraction(int(values[group].sum()), FINE) for group in groups]
+
+
+def _fingerprint(table: Table) -> str:
+    """Of the whole file where there is one: each question may read other columns of it."""
+    return file_fingerprint(table.path) if table.path else fingerprint(table)

@@ -1,0 +1,422 @@
+"""The ledger: grants, refusals, reservations, history, and every way in which it cannot be used."""
+
+import math
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sourdine.accounting import curve
+from sourdine.budget import Budget
+from sourdine.errors import BudgetError, EventFileError, InputError, LedgerError
+from sourdine.events import (
+    NOTHING,
+    ApproximateEvent,
+    DiscreteLaplaceEvent,
+    Event,
+    GaussianEvent,
+    NonPrivateEvent,
+    PateEvent,
+    PoissonEvent,
+)
+from sourdine.ledger import Ledger
+
+TENTH = ApproximateEvent(0.1, 0.0, "zero-out")
+STEP = PoissonEvent(0.01, GaussianEvent(1.0))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.sqlite"
+
+
+def test_ten_tenths_fit_a_budget_of_one_and_an_eleventh_does_not(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    for _ in range(10):
+        ledger.charge(TENTH, "a tenth")
+    with pytest.raises(
+        BudgetError, match=r"'one more' was not run: .*epsilon=1\.1 .*budget of 1 per example"
+    ):
+        ledger.charge(TENTH, "one more")
+    assert len(ledger.history()) == 10
+    assert ledger.spent().left < 1e-9
+
+
+def test_a_refused_charge_records_nothing_and_a_smaller_one_still_fits(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    ledger.charge(TENTH, "first")
+    with pytest.raises(BudgetError, match=r"0\.9 is left"):
+        ledger.charge(ApproximateEvent(2.0, 0.0, "zero-out"), "too much")
+    assert [entry.label for entry in ledger.history()] == ["first"]
+    ledger.charge(ApproximateEvent(0.9, 0.0, "zero-out"), "the rest")
+    assert ledger.spent().epsilon == pytest.approx(1.0)
+
+
+def test_what_is_left_is_granted_and_a_little_more_is_refused(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    for _ in range(150):  # many small ones: here the Rényi rule leaves more than the sum
+        ledger.charge(ApproximateEvent(0.01, 0.0, "zero-out"), "small")
+    left = ledger.spent().left
+    with pytest.raises(BudgetError):
+        ledger.charge(ApproximateEvent(left * 1.001, 0.0, "zero-out"), "too much")
+    ledger.charge(ApproximateEvent(left * 0.999, 0.0, "zero-out"), "fits")
+
+
+def test_one_plan_alone_is_counted_by_its_curve(path: Path) -> None:
+    plan = 100 * STEP
+    tight = curve(plan).epsilon_upper(1e-6)
+    ledger = Ledger(path, Budget(math.ceil(tight * 1e6) / 1e6))
+    ledger.reserve(plan, "training")
+    spent = ledger.spent()
+    assert (spent.epsilon, spent.method) == (tight, "curve")
+    with pytest.raises(BudgetError):  # the filter counts the plan higher, and it is no longer alone
+        ledger.charge(ApproximateEvent(1e-6, 0.0, "zero-out"), "anything")
+
+
+def test_two_plans_go_through_the_filter_at_a_higher_price(path: Path) -> None:
+    plan = 100 * PoissonEvent(0.01, GaussianEvent(2.0))
+    ledger = Ledger(path, Budget(1.0))
+    ledger.reserve(plan, "one")
+    alone = ledger.spent().epsilon
+    ledger.reserve(plan, "two")
+    assert ledger.spent().method == "filter"
+    assert curve(2 * plan).epsilon_upper(1e-6) < ledger.spent().epsilon <= 1.0
+    assert alone < ledger.spent().epsilon
+
+
+@pytest.mark.parametrize("because", ["crash", "clock", "interrupt"])
+def test_what_was_not_run_comes_back(path: Path, because: str) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    run = ledger.reserve(100 * STEP, "training")
+    before = ledger.spent().epsilon
+    ledger.settle(run, 10 * STEP, because)
+    assert ledger.spent().epsilon == curve(10 * STEP).epsilon_upper(1e-6) < before
+    assert [entry.kind for entry in ledger.history()] == ["reserve", "settle"]
+    assert ledger.history()[1].refers == 1
+
+
+def test_nothing_comes_back_when_the_outputs_decided(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    run = ledger.reserve(100 * STEP, "training")
+    before = ledger.spent().epsilon
+    ledger.settle(run, 10 * STEP, "outputs")
+    assert ledger.spent().epsilon == before
+
+
+def test_a_run_that_never_began_gives_everything_back(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    ledger.settle(ledger.reserve(100 * STEP, "training"), NOTHING, "interrupt")
+    assert ledger.spent().releases == 0
+    assert ledger.spent().left == 1.0
+
+
+def test_an_open_reservation_counts_in_full_for_others(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    ledger.reserve(ApproximateEvent(0.9, 0.0, "zero-out"), "long run")
+    with pytest.raises(BudgetError):
+        Ledger(path).charge(ApproximateEvent(0.2, 0.0, "zero-out"), "meanwhile")
+
+
+@pytest.mark.parametrize(
+    ("ran", "because", "said"),
+    [
+        (101 * STEP, "crash", "more was run than was reserved"),
+        (100 * STEP + TENTH, "crash", "more was run than was reserved"),
+        (GaussianEvent(1.0), "crash", "more was run than was reserved"),
+        (10 * STEP, "done", "not run to its end"),
+        (10 * STEP, "boredom", "must be one of"),
+    ],
+)
+def test_a_wrong_settlement_is_refused(path: Path, ran: Event, because: str, said: str) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    run = ledger.reserve(100 * STEP, "training")
+    with pytest.raises(InputError, match=said):
+        ledger.settle(run, ran, because)
+    assert len(ledger.history()) == 1
+
+
+def test_a_reservation_is_settled_once(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    run = ledger.reserve(100 * STEP, "training")
+    ledger.settle(run, 100 * STEP, "done")
+    with pytest.raises(InputError, match="no open reservation"):
+        ledger.settle(run, NOTHING, "crash")
+    with pytest.raises(InputError, match="no open reservation"):
+        ledger.settle(7, NOTHING, "crash")
+
+
+@pytest.mark.parametrize("event", [NonPrivateEvent(), 10**9 * GaussianEvent(1e-3)])
+def test_infinite_spends_are_refused(path: Path, event: Event) -> None:
+    ledger = Ledger(path, Budget(1e9))
+    with pytest.raises(BudgetError):
+        ledger.charge(event, "everything")
+    assert not ledger.history()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0])
+def test_no_event_can_be_built_with_such_a_spend(value: float) -> None:
+    with pytest.raises(InputError):
+        ApproximateEvent(value, 0.0, "zero-out")
+    with pytest.raises(InputError):
+        Event.from_json(TENTH.to_json().replace("0.1", str(value)))
+
+
+@pytest.mark.parametrize("event", [None, 0.5, "gaussian", NOTHING])
+def test_what_is_no_release_is_refused(path: Path, event: Event) -> None:
+    with pytest.raises(InputError, match="no release"):
+        Ledger(path, Budget(1.0)).charge(event, "?")
+
+
+def test_events_of_another_adjacency_or_from_private_votes_are_refused(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    with pytest.raises(InputError, match="calibrated under replace-one"):
+        ledger.charge(ApproximateEvent(0.1, 0.0, "replace-one"), "?")
+    with pytest.raises(InputError, match="computed from private data"):
+        ledger.charge(PateEvent((2.0,), (0.1,), "zero-out"), "?")
+    assert not ledger.history()
+
+
+def test_the_history_says_who_when_what(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    ledger.charge(TENTH, "mean of stars", who="ada", source="secure", data="abc")
+    (entry,) = Ledger(path).history()
+    assert (entry.who, entry.label, entry.source, entry.data) == (
+        "ada",
+        "mean of stars",
+        "secure",
+        "abc",
+    )
+    assert entry.at.startswith("20") and entry.at.endswith("+00:00")
+    assert entry.event == TENTH
+
+
+def test_changed_data_open_no_fresh_budget(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    ledger.charge(ApproximateEvent(0.9, 0.0, "zero-out"), "old table", data="one")
+    with pytest.raises(BudgetError):
+        ledger.charge(ApproximateEvent(0.2, 0.0, "zero-out"), "new table", data="two")
+
+
+def test_memory_is_forgotten_and_a_file_is_not(path: Path) -> None:
+    Ledger(None, Budget(1.0)).charge(TENTH, "x")
+    assert not Ledger(None, Budget(1.0)).history()
+    Ledger(path, Budget(1.0)).charge(TENTH, "x")
+    assert len(Ledger(path).history()) == 1
+
+
+@given(st.lists(st.floats(0.001, 0.5), max_size=12))
+def test_the_total_never_passes_the_budget_whatever_is_asked(epsilons: list[float]) -> None:
+    ledger = Ledger(None, Budget(1.0))
+    granted = []
+    for epsilon in epsilons:
+        try:
+            ledger.charge(ApproximateEvent(epsilon, 0.0, "zero-out"), "x")
+            granted.append(ApproximateEvent(epsilon, 0.0, "zero-out"))
+        except BudgetError:
+            pass
+    total = sum(granted[1:], granted[0]) if granted else NOTHING
+    assert curve(total).epsilon_upper(1e-6) <= 1.0 + 1e-9
+
+
+# What a ledger refuses to be opened as.
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (Budget(1.0, unit="user"), "unit example, not user"),
+        (Budget(1.0, adjacency="add-remove"), "adjacency zero-out, not add-remove"),
+        (Budget(2.0), "epsilon 1.0, not 2.0"),
+        (Budget(1.0, 1e-9), "delta 1e-06, not 1e-09"),
+    ],
+)
+def test_another_promise_is_refused(path: Path, other: Budget, said: str) -> None:
+    Ledger(path, Budget(1.0))
+    with pytest.raises(LedgerError, match=said):
+        Ledger(path, other)
+
+
+def test_another_population_is_refused(path: Path) -> None:
+    Ledger(path, Budget(1.0), population="patients of 2024")
+    assert Ledger(path).population == "patients of 2024"
+    with pytest.raises(LedgerError, match="patients of 2024.*not 'customers'"):
+        Ledger(path, population="customers")
+
+
+def test_no_ledger_and_no_budget(path: Path) -> None:
+    with pytest.raises(LedgerError, match="give a budget to start one"):
+        Ledger(path)
+    assert not path.exists()
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="cannot be made"):
+        Ledger(tmp_path / "none" / "a.sqlite", Budget(1.0))
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"SQLite format 3\0" + bytes(4000)])
+def test_a_file_that_is_no_ledger_is_no_fresh_start(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(LedgerError, match="no ledger|damaged"):
+        Ledger(path, Budget(1.0))
+    assert path.read_bytes() == content
+
+
+def test_a_ledger_that_was_cut_short(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    for _ in range(30):
+        ledger.charge(ApproximateEvent(0.01, 0.0, "zero-out"), "x" * 300)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(LedgerError, match="damaged|no ledger|missing"):
+        Ledger(path).charge(TENTH, "x")
+
+
+def test_a_newer_ledger(path: Path) -> None:
+    Ledger(path, Budget(1.0))
+    _sql(path, "update sourdine_ledger set version = 2")
+    with pytest.raises(LedgerError, match="version 2, newer than the version 1"):
+        Ledger(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "delete from sourdine_entry where id = 2",
+        "delete from sourdine_entry where id = 3",
+        "update sourdine_entry set text = replace(text, '0.1', '0.01') where id = 1",
+        "update sourdine_entry set refers = 1, kind = 'settle' where id = 3",
+        "update sourdine_ledger set entries = 2",
+    ],
+)
+def test_a_missing_or_altered_line_is_noticed(path: Path, damage: str) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    for _ in range(3):
+        ledger.charge(TENTH, "x")
+    _sql(path, damage)
+    for use in (
+        lambda: Ledger(path).history(),
+        lambda: Ledger(path).charge(TENTH, "x"),
+        Ledger(path).spent,
+    ):
+        with pytest.raises(LedgerError, match="missing or w"):
+            use()
+
+
+def test_an_older_copy_put_back_is_noticed_by_whoever_saw_the_newer(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    old = path.read_bytes()
+    ledger.charge(TENTH, "x")
+    ledger.spent()
+    path.write_bytes(old)
+    with pytest.raises(LedgerError, match="older copy"):
+        ledger.charge(TENTH, "x")
+
+
+def test_a_locked_ledger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sourdine.ledger import store
+
+    monkeypatch.setattr(store, "_WAIT", 0.2)
+    ledger = Ledger(path, Budget(1.0))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(LedgerError, match="locked by another process"):
+        ledger.charge(TENTH, "x")
+    other.execute("ROLLBACK")
+    other.close()
+    assert not ledger.history()
+
+
+def test_a_read_only_ledger_can_be_read_but_not_charged(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    path = tmp_path / "a.sqlite"
+    Ledger(path, Budget(1.0)).charge(TENTH, "x")
+    path.chmod(0o444)
+    tmp_path.chmod(0o555)
+    if os.geteuid() != 0:
+        assert len(Ledger(path).history()) == 1
+        with pytest.raises(LedgerError, match="read-only"):
+            Ledger(path).charge(TENTH, "y")
+        return
+    # For root nothing is read-only, so the driver is told to open it so.
+    from sourdine.ledger import store
+
+    ledger = Ledger(path)
+    ledger._store._url = ledger._store._url.set(
+        database=f"file:{path}", query={"mode": "ro", "uri": "true"}
+    )
+    ledger._store._engine = ledger._store._connected()
+    assert isinstance(ledger._store, store.Store)
+    assert len(ledger.history()) == 1
+    with pytest.raises(LedgerError, match="read-only"):
+        ledger.charge(TENTH, "y")
+
+
+def test_a_full_disk_records_nothing(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    with pytest.MonkeyPatch.context() as patch:
+        from sourdine.ledger import store
+
+        def full(connection: sqlite3.Connection, _: object) -> None:
+            prepared(connection, _)
+            connection.execute("PRAGMA max_page_count = 1")
+
+        prepared = store._prepare
+        patch.setattr(store, "_prepare", full)
+        ledger._store._engine = ledger._store._connected()
+        with pytest.raises(LedgerError, match="disk is full"):
+            for _ in range(50):
+                ledger.charge(ApproximateEvent(0.001, 0.0, "zero-out"), "x" * 3000)
+    ledger._store._engine = ledger._store._connected()
+    assert ledger.spent().releases == len(ledger.history())
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("mysql://x/y", "not mysql"), ("://", "no valid URL"), ("http://a/b", "not http")],
+)
+def test_other_databases_are_refused(where: str, said: str) -> None:
+    with pytest.raises(LedgerError, match=said):
+        Ledger(where, Budget(1.0))
+
+
+def test_a_server_that_is_not_there() -> None:
+    with pytest.raises(LedgerError, match="cannot be reached") as error:
+        Ledger("postgresql://ada:secret@127.0.0.1:1/none", Budget(1.0))
+    assert "secret" not in str(error.value)
+
+
+def test_a_forked_child_uses_a_connection_of_its_own(path: Path) -> None:
+    code = (
+        "import os, sys\nfrom sourdine.budget import Budget\nfrom sourdine.ledger import Ledger\n"
+        "from sourdine.events import ApproximateEvent\n"
+        "ledger = Ledger(sys.argv[1], Budget(1.0))\ntenth = ApproximateEvent(0.1, 0.0, 'zero-out')\n"
+        "ledger.charge(tenth, 'parent')\nchild = os.fork()\n"
+        "ledger.charge(tenth, 'child' if child == 0 else 'parent again')\n"
+        "if child: os.waitpid(child, 0); print(len(ledger.history()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert done.stdout.strip() == "3", done.stderr
+
+
+def test_unknown_events_in_a_newer_history(path: Path) -> None:
+    Ledger(path, Budget(1.0))
+    from sourdine.ledger import store
+    from sourdine.ledger.record import START, Entry
+
+    entry = Entry(1, "charge", TENTH.to_json().replace("approximate", "from-the-future"), "x", "y", "z")
+    with store.Store(path).writing() as connection:
+        store.write_entry(connection, entry, entry.hash(START))
+    with pytest.raises(EventFileError, match="unknown kind 'from-the-future'"):
+        Ledger(path).charge(DiscreteLaplaceEvent(0.1, 1, "zero-out"), "x")
+
+
+def _sql(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(statement)
+    connection.close()
