@@ -275,7 +275,10 @@ def test_config_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 
 def test_demo_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     found = answer(capsys, "demo")
-    assert all(plan["epsilon"] >= plan["epsilon_lower"] for plan in found.values())  # type: ignore[index]
+    plans = found["plans"]
+    assert all(plan["epsilon"] >= plan["epsilon_lower"] for plan in plans.values())  # type: ignore[attr-defined]
+    assert len(found["answers"]) == 3 and "was not run" in str(found["refused"])  # type: ignore[arg-type]
+    assert found["spent"] == pytest.approx(0.8)
     code, out, _ = run(capsys, "demo")
     assert code == 0
     assert "McMahan" in out

@@ -18,6 +18,7 @@ from sourdine.budget import Budget
 from sourdine.events import ApproximateEvent
 from sourdine.ledger import Ledger
 
+WARM = 5
 SMALL = ApproximateEvent(1e-6, 0.0, "zero-out")
 
 
@@ -34,11 +35,15 @@ def release_for_ever(ledger: Ledger, released: Path) -> None:
 def main(path: Path, released: Path, kills: int) -> None:
     chance = random.Random(7)
     ledger = Ledger(path, Budget(1.0))
+    start = time.perf_counter()
+    for _ in range(WARM):
+        ledger.charge(SMALL, "to see how long a charge takes here")
+    reach = 20 * (time.perf_counter() - start) / WARM
     for _ in range(kills):
         child = os.fork()
         if child == 0:
             release_for_ever(ledger, released)
-        time.sleep(chance.uniform(0.0, 0.06))
+        time.sleep(chance.uniform(0.0, reach))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         drawn = released.read_text(encoding="utf-8").split() if released.exists() else []

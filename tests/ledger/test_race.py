@@ -45,14 +45,16 @@ def postgres() -> Iterator[str]:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         cluster = folder / "data"
-        run = {"check": True, "capture_output": True, "cwd": folder, **user}
-        subprocess.run([binaries / "initdb", "-D", cluster, "-U", "sourdine", "-A", "trust"], **run)
+        run = {"capture_output": True, "cwd": folder, **user}
+        subprocess.run(
+            [binaries / "initdb", "-D", cluster, "-U", "sourdine", "-A", "trust"], check=True, **run
+        )
         options = f"-p {port} -k {folder} -c listen_addresses=127.0.0.1 -c max_connections=40"
         start = [binaries / "pg_ctl", "-D", cluster, "-o", options, "-w", "-l", folder / "log", "start"]
         subprocess.run(start, check=True, cwd=folder, stdout=subprocess.DEVNULL, **user)
         yield f"postgresql://sourdine@127.0.0.1:{port}/postgres"
         stop = [binaries / "pg_ctl", "-D", cluster, "-m", "immediate", "-w", "stop"]
-        subprocess.run(stop, **run)
+        subprocess.run(stop, check=True, **run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

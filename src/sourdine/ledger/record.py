@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from sourdine.errors import InputError, LedgerError
 from sourdine.events import Event
@@ -45,8 +45,11 @@ class Entry:
 
     def hash(self, before: str) -> str:
         """The next link of the chain."""
-        content = json.dumps(asdict(self), sort_keys=True)
+        content = _canonical(vars(self))
         return hashlib.sha256(f"{before}\n{content}".encode()).hexdigest()
+
+
+_canonical = json.JSONEncoder(sort_keys=True).encode
 
 
 @functools.lru_cache(maxsize=1 << 14)

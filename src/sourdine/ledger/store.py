@@ -14,7 +14,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +210,11 @@ def read_settings(connection: sa.Connection) -> sa.RowMapping:
 
 def read_entries(connection: sa.Connection, after: int) -> Iterator[tuple[Entry, str]]:
     """The entries past a given one, each with its stored hash."""
-    query = sa.select(entry_table).where(entry_table.c.id > after).order_by(entry_table.c.id)
-    for row in connection.execute(query).mappings():
-        yield Entry(**{name: row[name] for name in row if name != "chained"}), row["chained"]
+    columns = [entry_table.c[field.name] for field in fields(Entry)]
+    query = sa.select(*columns, entry_table.c.chained).where(entry_table.c.id > after)
+    for row in connection.execute(query.order_by(entry_table.c.id)).all():
+        *values, chained = row
+        yield Entry(*values), chained
 
 
 def write_entry(connection: sa.Connection, entry: Entry, chained: str) -> None:
