@@ -24,6 +24,8 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-bench
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/accounting/run.py
+	$(BIN)/python benchmarks/ledger/run.py
+	$(BIN)/python benchmarks/query/run.py
 
 figures: $(VENV)/.installed
 	$(BIN)/sourdine figures --out docs/figures

@@ -292,9 +292,14 @@ def test_demo_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert run(capsys, "figures", "delta-meaning", "--out", str(blocked))[0] == 2
 
 
-@pytest.mark.parametrize("verb", ["account", "calibrate", "figures", "demo"])
+VERBS = ["account", "calibrate", "figures", "demo", "query"]
+VERBS += ["ledger show", "ledger budget", "ledger export"]
+VERBS += ["survey new", "survey answer", "survey run", "survey estimate"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_an_example(capsys: pytest.CaptureFixture[str], verb: str) -> None:
-    code, out, _ = run(capsys, verb, "--help")
+    code, out, _ = run(capsys, *verb.split(), "--help")
     assert code == 0
     assert f"sourdine {verb}" in " ".join(out.split())
 

@@ -44,6 +44,8 @@ from sourdine.events import DiscreteGaussianEvent, Event, NonPrivateEvent, PateE
 _APPROXIMATE = 0.25  # the share of delta that is kept for approximate releases
 _PLAN = 0.05  # the share of that which one plan takes when it enters as a promise
 _SMALL = 0.02  # a charge this small beside the limit is not worth a curve of its own
+_BITS = 300  # costs are added up in steps of 2^-300: exact, but for some below 1e-74
+_UNIT = 1 << _BITS
 _SLACK = 1e-12  # ten times 0.1 is not above 1: sums of doubles are compared to twelve digits
 
 
@@ -54,6 +56,30 @@ class Cost:
     pure: float
     renyi: float
     delta: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.pure + other.pure, self.renyi + other.renyi, self.delta + other.delta)
+
+
+class Tab:
+    """A running sum of costs: exact, so that what is taken back leaves nothing behind."""
+
+    def __init__(self) -> None:
+        self._steps = [0, 0, 0]
+        self._infinite = [0, 0, 0]
+
+    def add(self, cost: Cost, times: int = 1) -> None:
+        """One more cost, so many times; -1 takes it back."""
+        for at, value in enumerate((cost.pure, cost.renyi, cost.delta)):
+            if math.isinf(value):
+                self._infinite[at] += times
+            else:
+                self._steps[at] += times * math.ceil(math.ldexp(value, _BITS))
+
+    def cost(self) -> Cost:
+        """The sum, rounded once."""
+        known = zip(self._steps, self._infinite, strict=True)
+        return Cost(*(math.inf if infinite else steps / _UNIT for steps, infinite in known))
 
 
 class Filter:
@@ -93,8 +119,11 @@ class Filter:
         return whole if whole.renyi < cost.renyi else cost
 
     def total(self, counts: Mapping[Event, int]) -> Cost:
-        """All events together, each so many times; the sums are rounded once."""
-        return _sum((self.cost(event), count) for event, count in counts.items())
+        """All events together, each so many times."""
+        tab = Tab()
+        for event, count in counts.items():
+            tab.add(self.cost(event), count)
+        return tab.cost()
 
     def allows(self, total: Cost) -> bool:
         """Whether one of the rules holds."""

@@ -28,10 +28,16 @@ import sqlalchemy as sa
 from sourdine.accounting import curve
 from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
-from sourdine.errors import BudgetError, InputError, LedgerError, NotAccountable
+from sourdine.errors import (
+    BudgetError,
+    InputError,
+    LedgerError,
+    NotAccountable,
+    SourdineError,
+)
 from sourdine.events import Event
 from sourdine.ledger import store
-from sourdine.ledger.record import CHARGE, RESERVE, SETTLE, START, Entry, Tally, settled
+from sourdine.ledger.record import CHARGE, RESERVE, SETTLE, START, Chain, Entry, Tally, settled
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,6 @@ class Ledger:
     ) -> None:
         self._store = store.Store(where)
         self._lock = threading.RLock()
-        self._tally = Tally()
         if not self._store.exists():
             if budget is None:
                 raise LedgerError(
@@ -73,6 +78,7 @@ class Ledger:
         self.budget = Budget(row["epsilon"], row["delta"], row["unit"], row["adjacency"])
         self.population: str = row["population"]
         self._filter = Filter(self.budget)
+        self._tally = Tally(self._filter)
         if budget is not None:
             _check_same(self._store.name, self.budget, budget)
         if population is not None and population != self.population:
@@ -131,21 +137,21 @@ class Ledger:
         with self._lock:
             with self._store.reading() as connection:
                 tally = self._read(connection)
-            total = self._filter.total(tally.counts)
-            epsilon, method = self._filter.epsilon(total), "filter"
-            if tally.releases == 1:
-                epsilon, method = self._alone(next(iter(tally.counts))), "curve"
-            left = self._filter.left(total) if tally.releases else self.budget.epsilon
-            return Spent(epsilon, left, tally.releases, method)
+            epsilon, method = self._filter.epsilon(tally.cost), "filter"
+            if tally.alone is not None:
+                epsilon, method = self._alone(tally.alone), "curve"
+            releases = tally.releases.total()
+            left = self._filter.left(tally.cost) if releases else self.budget.epsilon
+            return Spent(epsilon, left, releases, method)
 
     def history(self) -> list[Entry]:
         """Every entry, oldest first, checked against the chain."""
         with self._store.reading() as connection:
-            tally, entries = Tally(), []
+            chain, entries = Chain(), []
             for entry, chained in store.read_entries(connection, 0):
-                tally.add(entry, chained)
+                chain.add(entry, chained)
                 entries.append(entry)
-            _check_head(tally, store.read_settings(connection))
+            _check_head(chain, store.read_settings(connection))
         return entries
 
     def _grant(
@@ -161,21 +167,18 @@ class Ledger:
             return entry
 
     def _check(self, tally: Tally, event: Event, label: str) -> None:
-        total = self._filter.total(tally.counts_with(event))
+        total = tally.cost + self._filter.cost(event)
         if self._filter.allows(total):
             return
-        epsilon = self._filter.epsilon(total)
-        if tally.releases == 0:
-            epsilon = self._alone(event)
+        epsilon, left = self._filter.epsilon(total), f"{self._filter.left(tally.cost):.4g} is left. "
+        if not tally.releases:
+            epsilon, left = self._alone(event), ""
             if epsilon <= self.budget.epsilon:
                 return
-        left = self._filter.left(self._filter.total(tally.counts)) if tally.releases else None
         raise BudgetError(
             f"{label!r} was not run: it would bring the total to epsilon={epsilon:.4g} at "
             f"delta={self.budget.delta:g}, over the budget of {self.budget.epsilon:g} per "
-            f"{self.budget.unit}; "
-            + (f"{left:.4g} is left. " if left is not None else "")
-            + "Lower its epsilon or ask for a larger budget."
+            f"{self.budget.unit}; {left}Lower its epsilon or ask for a larger budget."
         )
 
     def _alone(self, event: Event) -> float:
@@ -196,8 +199,8 @@ class Ledger:
             for entry, chained in store.read_entries(connection, self._tally.entries):
                 self._tally.add(entry, chained)
             _check_head(self._tally, row)
-        except LedgerError:
-            self._tally = Tally()
+        except SourdineError:
+            self._tally = Tally(self._filter)
             raise
         return self._tally
 
@@ -227,8 +230,8 @@ def _check_event(event: object, *, empty: bool = False) -> None:
         raise InputError(f"{event!r} is no release that could be charged; give an event.")
 
 
-def _check_head(tally: Tally, row: sa.RowMapping) -> None:
-    if (tally.entries, tally.head) != (row["entries"], row["head"]):
+def _check_head(chain: Chain, row: sa.RowMapping) -> None:
+    if (chain.entries, chain.head) != (row["entries"], row["head"]):
         raise LedgerError(
             "the last entries of this ledger are missing or were altered; restore it from a copy: what "
             "it says cannot be trusted."

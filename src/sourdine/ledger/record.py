@@ -14,6 +14,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 
+from sourdine.accounting.filter import Cost, Filter, Tab
 from sourdine.errors import InputError, LedgerError
 from sourdine.events import Event
 
@@ -57,15 +58,12 @@ def _event(text: str) -> Event:
     return Event.from_json(text)
 
 
-class Tally:
-    """What the entries so far add up to."""
+class Chain:
+    """Where the entries read so far have come to."""
 
     def __init__(self) -> None:
         self.entries = 0
         self.head = START
-        self.counts: Counter[Event] = Counter()
-        self.releases = 0
-        self._open: dict[int, Event] = {}
 
     def add(self, entry: Entry, chained: str) -> None:
         """Take one more entry, whose stored hash is `chained`."""
@@ -74,30 +72,48 @@ class Tally:
                 f"entry {self.entries + 1} of this ledger is missing or was altered; restore the "
                 "ledger from a copy: what it says cannot be trusted."
             )
-        if entry.kind == SETTLE:
-            self._take(self._open.pop(entry.refers or 0))
-        elif entry.kind == RESERVE:
-            self._open[entry.id] = entry.event
-        if entry.event.parts:
-            self.counts[entry.event] += 1
-            self.releases += 1
         self.entries, self.head = entry.id, chained
 
-    def _take(self, event: Event) -> None:
-        self.counts[event] -= 1
-        self.releases -= 1
-        if not self.counts[event]:
-            del self.counts[event]
+
+class Tally(Chain):
+    """What the entries so far add up to."""
+
+    def __init__(self, rules: Filter) -> None:
+        super().__init__()
+        self._rules = rules
+        self._tab = Tab()
+        self._open: dict[int, Event] = {}
+        self.releases: Counter[Event] = Counter()
+
+    def add(self, entry: Entry, chained: str) -> None:
+        super().add(entry, chained)
+        if entry.kind == SETTLE:
+            self._count(self._open.pop(entry.refers or 0), -1)
+        elif entry.kind == RESERVE:
+            self._open[entry.id] = entry.event
+        if entry.event.parts:  # a run that never began releases nothing
+            self._count(entry.event, 1)
+
+    def _count(self, event: Event, times: int) -> None:
+        self._tab.add(self._rules.cost(event), times)
+        self.releases[event] += times
+        if not self.releases[event]:
+            del self.releases[event]
+
+    @property
+    def cost(self) -> Cost:
+        return self._tab.cost()
+
+    @property
+    def alone(self) -> Event | None:
+        """The only release, if there is just one."""
+        return next(iter(self.releases)) if self.releases.total() == 1 else None
 
     def reserved(self, identity: int) -> Event:
         """The plan of an open reservation."""
         if identity not in self._open:
             raise InputError(f"entry {identity} is no open reservation: it was settled, or never made.")
         return self._open[identity]
-
-    def counts_with(self, event: Event) -> Counter[Event]:
-        """The counts if this event were charged too."""
-        return self.counts + Counter({event: 1})
 
 
 def settled(plan: Event, ran: Event, reason: str) -> Event:

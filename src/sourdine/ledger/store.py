@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -67,6 +68,7 @@ class Store:
             self.path = Path(where)
             self._url = sa.URL.create("sqlite", database=str(self.path))
         self._engine, self._process = self._connected(), os.getpid()
+        weakref.finalize(self, _disconnect, self._engine, self._process)
 
     @staticmethod
     def _parsed(text: str) -> sa.URL:
@@ -103,6 +105,7 @@ class Store:
         if self._process != os.getpid():  # a connection must not be shared with the parent
             self._engine.dispose(close=False)
             self._engine, self._process = self._connected(), os.getpid()
+            weakref.finalize(self, _disconnect, self._engine, self._process)
         return self._engine
 
     @contextmanager
@@ -182,6 +185,11 @@ def _place(draft: Path, path: Path) -> None:
     except OSError:  # a file system without links
         if not path.exists():
             draft.rename(path)
+
+
+def _disconnect(engine: sa.Engine, process: int) -> None:
+    """Close idle connections, but never those of the process that this one was forked from."""
+    engine.dispose(close=process == os.getpid())
 
 
 def _prepare(connection: sqlite3.Connection, _: object) -> None:
