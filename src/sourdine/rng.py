@@ -1,8 +1,8 @@
 """The one place where randomness is made: secure by default, seeded only when asked.
 
 A source is a ChaCha20 stream whose key comes from the operating system. Each block of output also
-yields the next key and the old one is forgotten (fast key erasure, Bernstein 2017), so whoever sees the
-memory later cannot recompute noise that was drawn before.
+yields the next key, and old keys and used bytes are forgotten (fast key erasure, Bernstein 2017): from
+the state of a source nobody can recompute noise that was drawn before.
 
 Guarantee: nothing here records, prints, pickles or copies a key, a seed or a state; whoever holds one
 subtracts the noise. All that a record may say of a source is its kind, "secure" or "seeded". What a
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from fractions import Fraction
 from typing import NoReturn
 
@@ -31,26 +32,28 @@ _NONCE = bytes(16)  # a key serves one block, so that the nonce never repeats un
 class Source:
     """Uniform random bits; make one with `secure()` or `seeded(seed)`."""
 
-    __slots__ = ("_at", "_buffer", "_key", "_process", "kind")
+    __slots__ = ("_buffer", "_key", "_lock", "_process", "kind")
 
     def __init__(self, key: bytes, kind: str) -> None:
         self.kind = kind
         self._key = key
-        self._buffer = b""
-        self._at = 0
+        self._buffer = bytearray()
+        self._lock = threading.Lock()
         self._process = os.getpid()
 
     def bytes(self, count: int) -> bytes:
-        """So many uniform bytes."""
+        """So many uniform bytes, to one caller only."""
         if self._process != os.getpid():
             self._after_fork()
-        while len(self._buffer) - self._at < count:
-            stream = Cipher(ChaCha20(self._key, _NONCE), mode=None).encryptor().update(bytes(_BLOCK))
-            self._key = stream[:_KEY]
-            self._buffer = self._buffer[self._at :] + stream[_KEY:]
-            self._at = 0
-        taken = self._buffer[self._at : self._at + count]
-        self._at += count
+        with self._lock:  # two threads must not draw the same noise
+            while len(self._buffer) < count:
+                cipher = Cipher(ChaCha20(self._key, _NONCE), mode=None)
+                stream = cipher.encryptor().update(bytes(_BLOCK))
+                self._key = stream[:_KEY]
+                self._buffer += stream[_KEY:]
+            taken = bytes(self._buffer[:count])
+            self._buffer[:count] = bytes(count)
+            del self._buffer[:count]
         return taken
 
     def below(self, bound: int) -> int:
@@ -70,9 +73,10 @@ class Source:
 
     def _after_fork(self) -> None:
         """Parent and child must not draw the same noise: a difference would cancel it."""
-        self._process = os.getpid()
+        self._lock = threading.Lock()  # another thread of the parent may have held the old one
         if self.kind == "secure":
-            self._key, self._buffer, self._at = os.urandom(_KEY), b"", 0
+            self._key, self._buffer = os.urandom(_KEY), bytearray()
+        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return f"<{self.kind} source>"

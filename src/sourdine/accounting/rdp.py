@@ -139,7 +139,7 @@ def laplace(epsilon: float, order: float) -> float:
     """Mironov 2017, Table II, with the scale b = 1 / epsilon."""
     up = math.log(order / (2 * order - 1)) + (order - 1) * epsilon
     down = math.log((order - 1) / (2 * order - 1)) - order * epsilon
-    return _log_add(up, down) / (order - 1)
+    return _above(_log_add(up, down), abs(up) + order * epsilon + 2, epsilon, order)
 
 
 def response(keep: float, order: float) -> float:
@@ -151,7 +151,8 @@ def _response(true: float, false: float, order: float) -> float:
     """The same from the logarithms of both probabilities."""
     same = order * true + (1 - order) * false
     other = order * false + (1 - order) * true
-    return _log_add(same, other) / (order - 1)
+    size = order * (abs(true) + abs(false)) + 2
+    return _above(_log_add(same, other), size, abs(true - false), order)
 
 
 def pure(epsilon: float, order: float) -> float:
@@ -167,7 +168,20 @@ def _atoms(pair: Atoms, order: float) -> float:
 
     with np.errstate(divide="ignore"):  # a probability that underflowed adds nothing
         terms = np.log(pair.p) + (order - 1) * pair.losses
-    return float(special.logsumexp(terms)) / (order - 1)
+    size = 2 * (order - 1) * pair.high + math.log(len(terms)) + 50
+    return _above(float(special.logsumexp(terms)), size, pair.high, order)
+
+
+def _above(moment: float, size: float, epsilon: float, order: float) -> float:
+    """moment / (a - 1), but never below the truth.
+
+    The logarithm of a sum near 1 cancels: it is off by a few units in the last place of its terms,
+    which are at most `size`. A cost a little too low, or negative, a million times over would be a gift.
+    Small ones are bounded by a epsilon^2 / 2 instead, which every epsilon-DP mechanism keeps (Bun and
+    Steinke 2016, Proposition 1.4).
+    """
+    rounded = (moment + 8 * 2.0**-53 * size) / (order - 1)
+    return min(rounded, order * epsilon**2 / 2 * (1 + 1e-15))
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:

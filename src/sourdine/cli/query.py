@@ -97,7 +97,8 @@ def query(
     used = [name for name in (column, by, user) if name is not None]
     used += [parse(condition)[0] for condition in where or []]
     columns = list(dict.fromkeys(used)) or None
-    table = read(data, columns=columns, missing=stands, encoding=encoding)
+    names = [] if user is None else [user]
+    table = read(data, columns=columns, missing=stands, encoding=encoding, names=names)
     unit = "example" if user is None else "user"
     total = Budget(1.0 if budget is None else budget, delta, unit, adjacency)
     held = opened(ledger or str(data.with_suffix(".ledger.sqlite")), total, budget is not None)

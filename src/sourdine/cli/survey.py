@@ -120,8 +120,9 @@ def run(
     from sourdine.data.tables import read  # noqa: PLC0415
 
     asked = _load(survey)
-    table = read(people, columns=[column, person])
-    truths, names = (_strings(table, name) for name in (column, person))
+    both = [column, person]
+    table = read(people, columns=both, names=both)
+    truths, names = (table.text(name).to_pylist() for name in both)
     if len(set(names)) != len(names):
         raise InputError(f"a person is twice in column {person!r} of {people}; each answers once.")
     known = _known([answers])
@@ -182,10 +183,3 @@ def _collect(survey: Survey, truths: dict[str, str], path: Path) -> None:
 
     source = secure()
     add_answers(path, {person: survey.answer(truth, source) for person, truth in truths.items()})
-
-
-def _strings(table, name: str) -> list[str]:  # type: ignore[no-untyped-def]
-    if name in table.texts:
-        texts: list[str] = table.text(name).to_pylist()
-        return texts
-    return [f"{value:g}" for value in table.number(name)]

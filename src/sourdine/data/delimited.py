@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
-from sourdine.data import kinds
 from sourdine.errors import InputError
 
 BLOCKS = (1 << 20, 1 << 25, 2**31 - 1)
@@ -44,13 +43,13 @@ class File:
         self.columns = self._columns()
 
     def load(self, places: list[int]) -> list[Any]:
-        """The columns at these places, as numbers or strings."""
+        """The columns at these places, as strings."""
         cells = self._run(lambda *how: self._cells(places, *how))
         # The first row is the header, the last one is ours.
         if any(column[-1].as_py() != END for column in cells.columns):
             raise InputError(f"{self.name} opens a quoted field and never closes it; mend its quotes.")
         rows = cells.slice(1, cells.num_rows - 2)
-        return [kinds.guess(column) for column in rows.columns]
+        return list(rows.columns)
 
     def _cells(self, places: list[int], *how: Any) -> Any:
         titles = [f"f{at}" for at in range(len(self.columns))]

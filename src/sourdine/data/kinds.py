@@ -46,6 +46,23 @@ def settle(column: Any, label: str) -> Any:
     )
 
 
+def named(column: Any, label: str) -> Any:
+    """A column of names as large_string, each as it was written.
+
+    Doubles would make one person of "1.1" and "1.10", so whole numbers are the only numbers taken.
+    """
+    settled = settle(column, label)
+    kind = column.type.value_type if kind_is.is_dictionary(column.type) else column.type
+    if not kind_is.is_float64(settled.type):
+        return settled
+    if kind_is.is_integer(kind):
+        return column.cast(kind).cast(pa.large_string())
+    raise InputError(
+        f"{label} tells who is who, but holds numbers that need not be whole, by which two persons "
+        "could become one; turn it into text or whole numbers without gaps."
+    )
+
+
 def _settled(column: Any, label: str) -> Any:
     kind = column.type
     if kind_is.is_dictionary(kind):

@@ -29,11 +29,15 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, ArithmeticError
 
 @dataclass(frozen=True)
 class Source:
-    """A table before it is loaded: its name for messages, its columns, and how to load some."""
+    """A table before it is loaded: its name for messages, its columns, and how to load some.
+
+    `written` says that its cells are strings that may stand for numbers.
+    """
 
     name: str
     columns: tuple[str, ...]
     load: Callable[[list[int]], list[Any]]
+    written: bool = False
 
 
 def find(source: Any, encoding: str) -> Source:
@@ -90,7 +94,7 @@ def _file(given: str | Path, encoding: str) -> Source:
     if suffix == ".parquet":
         return _parquet(path)
     file = delimited.File(path, DELIMITERS[suffix], encoding)
-    return Source(path.name, file.columns, file.load)
+    return Source(path.name, file.columns, file.load, written=True)
 
 
 def _parquet(path: Path) -> Source:

@@ -82,6 +82,7 @@ def read(
     columns: Sequence[str] | None = None,
     missing: Mapping[str, float] | None = None,
     encoding: str = "utf-8",
+    names: Sequence[str] = (),
 ) -> Table:
     """Load and check a table.
 
@@ -91,6 +92,7 @@ def read(
     missing: for a column of numbers, the value that takes the place of missing, NaN and infinite
     ones. Without it such a column is refused. It is chosen without looking at the data.
     encoding: how the characters of a .csv or .tsv are written; nothing else needs it.
+    names: columns that tell who is who; they are text, whatever they look like.
     """
     found = sources.find(source, encoding)
     places = _places(found.columns, columns, found.name)
@@ -106,7 +108,10 @@ def read(
     texts: dict[str, Any] = {}
     for name, array in zip(places, arrays, strict=True):
         label = f"column {name!r} of {found.name}"
-        settled = kinds.settle(array, label)
+        if name in names:
+            settled = kinds.named(array, label)
+        else:
+            settled = kinds.settle(kinds.guess(array) if found.written else array, label)
         if pa.types.is_float64(settled.type):
             numbers[name] = _finite(settled, stated.get(name), name, label)
         elif name in stated:

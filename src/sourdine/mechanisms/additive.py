@@ -106,7 +106,8 @@ class Laplace(_Additive):
     whole: bool = False
 
     def __post_init__(self) -> None:
-        checks.epsilon(self.epsilon)
+        object.__setattr__(self, "epsilon", checks.epsilon(self.epsilon))
+        object.__setattr__(self, "sensitivity", _plain(self.sensitivity))
         checks.adjacency(self.adjacency)
         _check_whole(self.whole, self._shape)
 
@@ -169,7 +170,8 @@ class Gaussian(_Additive):
     whole: bool = False
 
     def __post_init__(self) -> None:
-        checks.positive("sigma", self.sigma)
+        object.__setattr__(self, "sigma", checks.positive("sigma", self.sigma))
+        object.__setattr__(self, "sensitivity", _plain(self.sensitivity))
         checks.adjacency(self.adjacency)
         _check_whole(self.whole, self._shape)
 
@@ -246,6 +248,11 @@ class Gaussian(_Additive):
 
 def _shape(sensitivity: float | Sensitivity) -> Sensitivity:
     return sensitivity if isinstance(sensitivity, Moves | Ball) else Moves(sensitivity)
+
+
+def _plain(sensitivity: float | Sensitivity) -> float | Sensitivity:
+    """A plain number is for scalars, whatever type it came in."""
+    return sensitivity if isinstance(sensitivity, Moves | Ball) else Moves(sensitivity).each
 
 
 def _check_whole(whole: bool, shape: Sensitivity) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from sourdine import checks
 from sourdine.errors import InputError
 from sourdine.events import ApproximateEvent, Event, ExponentialEvent
@@ -26,17 +28,19 @@ class _Choice:
     adjacency: str = "zero-out"
 
     def __post_init__(self) -> None:
-        checks.epsilon(self.epsilon)
-        checks.positive("sensitivity", self.sensitivity)
+        object.__setattr__(self, "epsilon", checks.epsilon(self.epsilon))
+        object.__setattr__(self, "sensitivity", checks.positive("sensitivity", self.sensitivity))
         checks.adjacency(self.adjacency)
 
     def _exponents(self, scores: Sequence[int | float | Fraction]) -> list[Fraction]:
         """epsilon (best - score) / 2 Delta for each candidate."""
         if not len(scores):
             raise InputError("there is no candidate to choose from.")
-        if any(isinstance(score, float) and not math.isfinite(score) for score in scores):
+        # numpy's integers would overflow inside a Fraction.
+        plain = [score.item() if isinstance(score, np.generic) else score for score in scores]
+        if any(isinstance(score, float) and not math.isfinite(score) for score in plain):
             raise InputError("a score that is no finite number cannot be compared.")
-        exact = [Fraction(score) for score in scores]
+        exact = [Fraction(score) for score in plain]
         unit = Fraction(self.epsilon) / (2 * Fraction(self.sensitivity))
         best = max(exact)
         return [unit * (best - score) for score in exact]

@@ -37,6 +37,8 @@ def gaussian(sigma: float, count: int, source: Source) -> list[int]:
 
 def bernoulli_exp(exponent: Fraction, source: Source) -> bool:
     """True with probability e^-exponent, for any exponent >= 0 (Algorithm 1)."""
+    if exponent < 0:
+        raise InputError(f"e^{-exponent} is no probability.")
     # A whole exponent needs so many heads in a row of coins with e^-1 each.
     while exponent > 1:
         if not _bernoulli_exp(1, 1, source):

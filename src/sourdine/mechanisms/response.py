@@ -43,7 +43,8 @@ class RandomizedResponse:
     choices: tuple[str, ...] = ("no", "yes")
 
     def __post_init__(self) -> None:
-        if not 0 <= checks.not_negative("flip", self.flip) <= 1:
+        object.__setattr__(self, "flip", checks.not_negative("flip", self.flip))
+        if self.flip > 1:
             raise InputError(f"flip is {self.flip:g}, but it is a probability.")
         object.__setattr__(self, "choices", tuple(self.choices))
         if len(self.choices) < 2 or len(set(self.choices)) != len(self.choices):

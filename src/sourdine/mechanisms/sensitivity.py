@@ -25,8 +25,9 @@ class Moves:
     coordinates: int = 1
 
     def __post_init__(self) -> None:
-        checks.positive("sensitivity", self.each)
-        checks.whole("coordinates", self.coordinates)
+        # Stored as plain numbers: numpy's would overflow or round in the exact arithmetic behind.
+        object.__setattr__(self, "each", checks.positive("sensitivity", self.each))
+        object.__setattr__(self, "coordinates", checks.whole("coordinates", self.coordinates))
 
     @property
     def l1(self) -> float:
@@ -48,8 +49,8 @@ class Ball:
     dimension: int
 
     def __post_init__(self) -> None:
-        checks.positive("sensitivity", self.radius)
-        checks.whole("dimension", self.dimension)
+        object.__setattr__(self, "radius", checks.positive("sensitivity", self.radius))
+        object.__setattr__(self, "dimension", checks.whole("dimension", self.dimension))
 
 
 Sensitivity = Moves | Ball

@@ -34,7 +34,8 @@ class OpenCounts:
     adjacency: str = "zero-out"
 
     def __post_init__(self) -> None:
-        checks.delta(self.delta)
+        object.__setattr__(self, "delta", checks.delta(self.delta))
+        object.__setattr__(self, "most", checks.whole("most", self.most))
         a = self.noise.parameter
         if math.exp(-a * (self.least - 1)) / (1 + math.exp(-a)) > -math.expm1(-a):
             raise InputError("delta is too large for so small an epsilon; lower it, 1e-6 is usual.")

@@ -76,9 +76,14 @@ class Curator:
             )
         if user is None and rows_per_user != 1:
             raise InputError("rows_per_user is for unit user; an example is one row.")
-        loaded = isinstance(data, Table)
-        self.table = data if loaded else read(data, columns=columns, missing=missing, encoding=encoding)
-        checks.delta(self.ledger.budget.delta, self.table.rows)
+        names = () if user is None else (user,)
+        self.table = (
+            data
+            if isinstance(data, Table)
+            else read(data, columns=columns, missing=missing, encoding=encoding, names=names)
+        )
+        if user is None and self.adjacency != "add-remove":  # else n is private, and no error tells it
+            checks.delta(self.ledger.budget.delta, self.table.rows)
         self._owner = people.owners(self.table, user) if user is not None else None
         self._counts = people.first_rows(self._owner, self._rows) if self._owner is not None else None
         self.fingerprint = _fingerprint(self.table) if self.ledger.kept else ""
@@ -125,22 +130,27 @@ class Curator:
                 f"grouping by {by!r} needs the keys to report, declared without looking at the data: "
                 "keys=[...]."
             )
-        if len({str(key) for key in keys}) != len(keys):
-            raise InputError("a key is declared twice.")
-        return [self._equal(by, key) for key in keys]
+        values = [self._key(by, key) for key in keys]
+        # 1, 1.0 and "1" are one key: a row in two groups would move both, and only one is charged.
+        if len(set(values)) != len(values):
+            raise InputError(f"two keys of {by!r} are the same value; declare each once.")
+        if by in self.table.texts:
+            codes, words = self._dictionary(by)
+            return [np.asarray(codes == words.get(value, -1), dtype=np.bool_) for value in values]
+        column = self.table.number(by)
+        return [np.asarray(column == value, dtype=np.bool_) for value in values]
 
-    def _equal(self, column: str, key: Any) -> Mask:
+    def _key(self, column: str, key: Any) -> Any:
+        """A declared key as the column holds it."""
         if column in self.table.texts:
-            codes, words = self._dictionary(column)
-            return np.asarray(codes == words.get(str(key), -1), dtype=np.bool_)
-        numbers = self.table.number(column)
+            return str(key)
+        self.table.number(column)  # refuses what is no column
         try:
-            number = float(key)
+            return checks.finite(f"a key of {column!r}", float(key))
         except (TypeError, ValueError):
             raise InputError(
                 f"column {column!r} holds numbers, but the key {key!r} is none; declare numbers."
             ) from None
-        return np.asarray(numbers == number, dtype=np.bool_)
 
     @functools.lru_cache(maxsize=32)  # noqa: B019 (a session lives as long as its table)
     def _dictionary(self, column: str) -> tuple[NDArray[np.int64], dict[str, int]]:

@@ -7,8 +7,6 @@ of anybody else count.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,11 +16,11 @@ from sourdine.errors import InputError
 
 def owners(table: Table, column: str) -> NDArray[np.int64]:
     """A number for each row that says whose it is."""
-    if column in table.numbers:
-        codes: Any = np.unique(table.number(column), return_inverse=True)[1]
-        return np.asarray(codes, dtype=np.int64)
-    texts = table.text(column)
-    encoded = texts.dictionary_encode()
+    if column in table.numbers:  # as doubles, two persons could become one
+        raise InputError(
+            f"column {column!r} tells who is who and must be read as text: read(names=[{column!r}])."
+        )
+    encoded = table.text(column).dictionary_encode()
     if "" in encoded.dictionary.to_pylist():
         raise InputError(
             f"column {column!r} of {table.name} has rows that name nobody; every row must belong to "

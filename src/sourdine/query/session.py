@@ -72,7 +72,7 @@ class Session(Words):
                 raise InputError("edges must be at least two numbers, each above the one before.")
             values = self.table.number(column)
             counts = np.histogram(values if mask is None else values[mask], cuts)[0].tolist()
-            names = [f"{a:g} to {b:g}" for a, b in pairwise(cuts)]
+            names = [f"{_plain(a)} to {_plain(b)}" for a, b in pairwise(cuts)]
         found: dict[str, Answer] = self._counted(label, counts, epsilon, names)
         return found
 
@@ -114,7 +114,8 @@ class Session(Words):
             values = _fixed(np.clip(self.table.number(column), low, high) / unit)
         noise = Laplace(epsilon, self._moves(len(groups), spread), self.adjacency)
         (released,) = self._released(label, [(noise, exact_sums(values, groups))])
-        width = noise.half_width(self.confidence)
+        # Each value is rounded to 1 / FINE; that matters beside the noise past a billion rows only.
+        width = noise.half_width(self.confidence) + (size or 0) / (2 * FINE)
         found = [base + unit * np.array([x, x - width, x + width]) for x in released]
         return self._answers(label, keys, found)
 
@@ -274,6 +275,11 @@ class Moment:
             )
         low, mean, high = (min(1.0, max(-1.0, x)) for x in (ends[0], mean, ends[1]))
         return mean, low, high
+
+
+def _plain(number: float) -> str:
+    """All its digits, and no more: bins must not share a name."""
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 def _fixed(x: NDArray[np.float64]) -> NDArray[np.int64]:
