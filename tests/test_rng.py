@@ -4,6 +4,7 @@ import copy
 import hashlib
 import os
 import pickle
+import threading
 from fractions import Fraction
 
 import pytest
@@ -92,6 +93,28 @@ def test_parent_and_child_draw_different_noise() -> None:
     assert source._key != state
     os.close(read)
     os.close(write)
+
+
+def test_threads_never_share_a_draw() -> None:
+    source, found = secure(), [[] for _ in range(4)]
+
+    def draw(mine: list[bytes]) -> None:
+        mine.extend(source.bytes(8) for _ in range(20_000))
+
+    threads = [threading.Thread(target=draw, args=(mine,)) for mine in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    drawn = [word for mine in found for word in mine]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_what_was_drawn_is_not_kept() -> None:
+    source = secure()
+    drawn = source.bytes(64)
+    assert drawn not in bytes(source._buffer)
+    assert drawn[:16] not in bytes(source._buffer) and drawn[:16] not in source._key
 
 
 @pytest.mark.parametrize("bound", [0, -3])

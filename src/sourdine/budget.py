@@ -23,7 +23,7 @@ class Budget:
     adjacency: str = "zero-out"
 
     def __post_init__(self) -> None:
-        checks.epsilon(self.epsilon)
-        checks.delta(self.delta)
+        object.__setattr__(self, "epsilon", checks.epsilon(self.epsilon))
+        object.__setattr__(self, "delta", checks.delta(self.delta))
         checks.one_of("unit", self.unit, checks.UNITS)
         checks.adjacency(self.adjacency)

@@ -78,6 +78,17 @@ def epsilon(value: float) -> float:
     return _sized("epsilon", number, 1e-6, 1e9)
 
 
+def release_epsilon(value: float) -> float:
+    """The epsilon of one release with noise: past 1000 the noise would be far below any answer."""
+    number = epsilon(value)
+    if number > 1000:
+        raise InputError(
+            f"epsilon is {number:g}, but one release takes at most 1000: more is no privacy at all. "
+            "0.1 to 1 is usual."
+        )
+    return number
+
+
 def delta(value: float, records: int | None = None) -> float:
     """A failure probability in (0, 1), below 1/records where the number of records is known."""
     number = _number("delta", value)

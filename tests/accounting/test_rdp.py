@@ -2,18 +2,22 @@
 
 import math
 
+import mpmath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sourdine import dp_events
-from sourdine.accounting import curve, moments_epsilon, renyi
+from sourdine.accounting import curve, moments_epsilon, renyi, zcdp_epsilon
 from sourdine.accounting.rdp import Renyi
 from sourdine.errors import InputError, NotAccountable
 from sourdine.events import (
     ApproximateEvent,
     DiscreteGaussianEvent,
+    DiscreteLaplaceEvent,
     Event,
+    ExponentialEvent,
+    FixedSizeEvent,
     GaussianEvent,
     LaplaceEvent,
     NonPrivateEvent,
@@ -21,6 +25,7 @@ from sourdine.events import (
     PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    ZcdpEvent,
 )
 
 
@@ -73,8 +78,8 @@ def test_replace_one_is_doubled_for_plain_and_refused_for_sampled_noise() -> Non
 
 
 def test_what_is_unknown_is_refused() -> None:
-    with pytest.raises(NotAccountable, match="discrete-gaussian"):
-        renyi(DiscreteGaussianEvent(2.0))
+    with pytest.raises(NotAccountable, match="fixed-size"):
+        renyi(FixedSizeEvent(100, 10, GaussianEvent(2.0)))
     with pytest.raises(InputError, match="above 1"):
         renyi(GaussianEvent(1.0), orders=[1.0])
     assert math.isinf(renyi(NonPrivateEvent()).epsilon(1e-6))
@@ -113,3 +118,102 @@ def test_costs_add_at_equal_orders_only() -> None:
     assert (cost + cost).values == (0.2,)
     with pytest.raises(InputError, match="equal orders"):
         cost + Renyi((3.0,), (0.1,))
+
+
+ORDERS_TRIED = (1.01, 1.5, 2.0, 7.3, 60.5)
+
+
+def divergence(p: list[mpmath.mpf], q: list[mpmath.mpf], order: float) -> mpmath.mpf:
+    a = mpmath.mpf(order)
+    return mpmath.log(mpmath.fsum(x**a * y ** (1 - a) for x, y in zip(p, q, strict=True))) / (a - 1)
+
+
+def laplace_atoms(parameter: float, moved: int) -> tuple[list[mpmath.mpf], list[mpmath.mpf]]:
+    """A discrete Laplace law and its shift, the two tails as one atom each."""
+    a = mpmath.mpf(parameter)
+    tail, inner = 1 / (1 + mpmath.exp(-a)), mpmath.tanh(a / 2)
+    p = [tail, *(inner * mpmath.exp(-a * x) for x in range(1, moved)), tail * mpmath.exp(-a * moved)]
+    return p, p[::-1]
+
+
+@pytest.mark.parametrize("order", ORDERS_TRIED)
+@pytest.mark.parametrize("size", [1e-9, 1e-6, 1e-3, 0.3, 2.0])
+def test_costs_are_never_below_the_truth_and_hardly_above(order: float, size: float) -> None:
+    """Forty digits against doubles, down to where the logarithm of a sum near 1 has none left."""
+    with mpmath.workdps(40):
+        e = mpmath.mpf(size)
+        truth = [1 / (1 + mpmath.exp(-e)), 1 / (1 + mpmath.exp(e))]
+        keep = RandomizedResponseEvent(4 / (4 + math.expm1(size)), 4)
+        other = mpmath.mpf(keep.flip) / 4
+        four = [1 - 3 * other, other, other, other]
+        a = mpmath.mpf(order)
+        exact_laplace = mpmath.log(
+            a / (2 * a - 1) * mpmath.exp((a - 1) * e) + (a - 1) / (2 * a - 1) * mpmath.exp(-a * e)
+        ) / (a - 1)
+        known = [
+            (
+                ApproximateEvent(size, 0.0, "zero-out"),
+                "zero-out",
+                divergence(truth, truth[::-1], order),
+            ),
+            (
+                DiscreteLaplaceEvent(size / 3, 3),
+                "zero-out",
+                divergence(*laplace_atoms(size / 3, 3), order),
+            ),
+            (keep, "replace-one", divergence(four, [four[1], four[0], *four[2:]], order)),
+            (LaplaceEvent(1 / size), "zero-out", exact_laplace),
+        ]
+        for event, adjacency, expected in known:
+            (found,) = renyi(event, adjacency, (order,)).values
+            assert found >= expected * (1 - mpmath.mpf(10) ** -15), event
+            # The fallback a eps^2 / 2 for tiny losses is at most a factor 2 above, for Laplace noise 1.
+            assert found <= max(2.01 * order * expected, expected * 1.001 + 1e-12)
+
+
+@pytest.mark.parametrize("order", ORDERS_TRIED)
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 4.2])
+def test_discrete_gaussians_cost_no_more_than_continuous_ones(order: float, sigma: float) -> None:
+    with mpmath.workdps(40):
+        weight = [
+            mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * mpmath.mpf(sigma) ** 2)) for x in range(-400, 401)
+        ]
+        total = mpmath.fsum(weight)
+        p = [w / total for w in weight]
+        exact = divergence(p[:-2], p[2:], order)
+        (found,) = renyi(DiscreteGaussianEvent(sigma, 2), orders=(order,)).values
+        assert found >= exact * (1 - mpmath.mpf(10) ** -12)
+        if sigma > 1:
+            assert found == pytest.approx(float(exact), rel=1e-9)
+
+
+@pytest.mark.parametrize("order", ORDERS_TRIED)
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 3.0])
+def test_the_exponential_mechanism_costs_at_least_every_loss_of_that_range(
+    order: float, epsilon: float
+) -> None:
+    (found,) = renyi(ExponentialEvent(epsilon, "zero-out"), orders=(order,)).values
+    for share in (0.01, 0.2, 0.5, 0.8, 0.99):
+        high, low = share * epsilon, (share - 1) * epsilon
+        q = -math.expm1(low) / (math.exp(high) - math.exp(low))  # so that P adds up to 1
+        moment = q * math.exp(order * high) + (1 - q) * math.exp(order * low)
+        assert found >= math.log(moment) / (order - 1) - 1e-12
+
+
+def test_zcdp_is_above_the_gaussian_that_it_describes() -> None:
+    for mu in (0.05, 0.5, 2.0):
+        stated, exact = curve(ZcdpEvent(mu**2 / 2, "zero-out")), curve(GaussianEvent(1 / mu))
+        for delta in (1e-3, 1e-6, 1e-9):
+            assert (
+                exact.epsilon_upper(delta)
+                <= stated.epsilon_upper(delta)
+                < zcdp_epsilon(mu**2 / 2, delta)
+            )
+    both = curve(ZcdpEvent(0.1, "zero-out") + GaussianEvent(2.0))
+    assert both.epsilon_upper(1e-6) == pytest.approx(
+        curve(ZcdpEvent(0.225, "zero-out")).epsilon_upper(1e-6), rel=1e-9
+    )
+    with pytest.raises(NotAccountable, match="no dominating pair"):
+        curve(ZcdpEvent(0.1, "zero-out") + LaplaceEvent(2.0))
+    with pytest.raises(NotAccountable, match="calibrated under zero-out"):
+        curve(ZcdpEvent(0.1, "zero-out"), "replace-one")

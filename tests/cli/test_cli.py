@@ -260,10 +260,10 @@ def test_config_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
         ("[account\n", "TOML"),
         ("account = 3\n", "table"),
         ("[acount]\nsteps = 3\n", "table"),
-        ("[account]\nnoise-multiplier = [1, 2]\n", "kind of value"),
-        ("[account]\nsteps = true\n", "kind of value"),
-        ("[account]\njson = 7\n", "kind of value"),
-        ("[account]\nsave = 3\n", "kind of value"),
+        ("[account]\nnoise-multiplier = [1, 2]\n", "it takes a number"),
+        ("[account]\nsteps = true\n", "it takes a number"),
+        ("[account]\njson = 7\n", "it takes true or false"),
+        ("[account]\nsave = 3\n", "it takes a text"),
         ("[account]\nnoise-multiplier = 1.0\nnoise_multiplier = 2.0\n", "twice"),
     ):
         path.write_text(text, encoding="utf-8")

@@ -4,7 +4,10 @@ import csv
 import io
 import json
 import os
+import shlex
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,9 +52,7 @@ def spent(capsys: pytest.CaptureFixture[str], ledger: str = "reviews.sqlite") ->
 def test_the_line_of_the_issue(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *MEAN, "--ledger", "reviews.sqlite")
     assert code == 0
-    assert (
-        "started the ledger reviews.sqlite with a budget of epsilon=1 at delta=1e-06 per example" in err
-    )
+    assert "started the ledger reviews.sqlite: epsilon=1 at delta=1e-06 per example" in err
     first, second = out.splitlines()
     assert first.startswith("mean of stars: ") and "with 95% confidence" in first
     assert second == "epsilon 0.1; 0.1 of 1 is spent, 0.9 is left"
@@ -115,7 +116,7 @@ def test_users(capsys: pytest.CaptureFixture[str]) -> None:
     assert abs(float(str(found["value"])) - 400) < 80
     assert "first 2 rows of each user" in str(found["label"])
     code, _, err = run(capsys, *MEAN, "--ledger", "users.sqlite")
-    assert code == 2 and "name the column that tells whose row" in err
+    assert code == 2 and "name the user column" in err
 
 
 def test_changed_data_go_on_spending(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +161,7 @@ BAD: list[tuple[list[str], str]] = [
     ([*MEAN, "--keys", "a"], "groups of --by"),
     ([*MEAN, "--edges", "1,2"], "bins of a histogram"),
     ([*MEAN, "--missing", "stars"], "column=number"),
-    ([*MEAN, "--missing", "text=1"], "no column 'text'"),
+    ([*MEAN, "--missing", "txt=1"], "did you mean 'text'"),
     ([*MEAN, "--confidence", "2"], "confidence"),
     ([*MEAN, "--delta", "0.5"], "not below 1/n"),
     ([*MEAN, "--adjacency", "up"], "adjacency"),
@@ -190,7 +191,9 @@ BAD: list[tuple[list[str], str]] = [
         ],
         "cannot be grouped",
     ),
-    (["query", "data.csv", "words", "text", "--epsilon", "1"], "need a delta"),
+    ([*MEAN, "--top", "3"], "--top is for top-words"),
+    ([*MEAN, "--level", ".9"], "--level is for quantiles"),
+    ([*MEAN, "--epsilon", "1e9"], "no privacy at all"),
     (["query", "data.csv", "words", "text", "--vocabulary", "none.txt", "--epsilon", "1"], "none.txt"),
 ]
 
@@ -279,8 +282,65 @@ def test_a_damaged_ledger_is_one_sentence(
 
 def test_a_ledger_of_another_budget(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, *MEAN, "--ledger", "reviews.sqlite")
-    code, _, err = run(capsys, *MEAN, "--ledger", "reviews.sqlite", "--budget", "5")
-    assert code == 2 and "made for epsilon 1.0, not 5.0" in err
+    for option, value, said in (
+        ("--budget", "5", "epsilon 1.0, not 5.0"),
+        ("--delta", "1e-9", "delta 1e-06, not 1e-09"),
+        ("--adjacency", "add-remove", "adjacency zero-out, not add-remove"),
+        ("--user", "author", "unit example, not user"),
+    ):
+        code, out, err = run(capsys, *MEAN, "--ledger", "reviews.sqlite", option, value)
+        assert (code, out) == (2, "") and said in err
+    assert spent(capsys) == 1
+
+
+def test_a_refused_first_question_leaves_no_ledger_behind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, *MEAN, "--epsilon", "50", "--ledger", "reviews.sqlite")[0] == 3
+    assert run(capsys, *MEAN[:3], "text", *MEAN[4:], "--ledger", "reviews.sqlite")[0] == 2
+    assert not Path("reviews.sqlite").exists()
+
+
+def test_a_count_of_all_rows_needs_no_column_to_be_right(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("data.csv").write_text("price,stars\n,1\n3,\n4,5\n", encoding="utf-8")
+    assert run(capsys, "query", "data.csv", "count", "--epsilon", "0.1")[0] == 0
+
+
+def test_words_of_the_text_itself_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(
+        capsys, "query", "data.csv", "words", "text", "--epsilon", "1", "--words-per-unit", "2"
+    )
+    assert "food" in found["answers"]  # type: ignore[operator]
+    found = answer(capsys, "ledger", "budget", "data.ledger.sqlite")
+    assert found["delta_spent"] == pytest.approx(1e-8)
+    code, out, _ = run(capsys, "ledger", "budget", "data.ledger.sqlite")
+    assert code == 0 and "delta=2.39e-7 for questions with a delta of their own" in out
+    line = ["query", "data.csv", "words", "text", "--epsilon", "0.001", "--ledger", "other.sqlite"]
+    code, out, _ = run(capsys, *line)
+    assert code == 0 and "no word is used by enough people" in out
+
+
+def test_conditions_on_dates_and_truths(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["day,flag", *(f"2024-0{1 + row % 9}-01,{row % 2 == 0}" for row in range(900))]
+    Path("data.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    common = ["--epsilon", "20", "--ledger", "d.sqlite", "--budget", "100"]
+    found = answer(capsys, "query", "data.csv", "count", "--where", "day >= 2024-06-01", *common)
+    assert float(str(found["value"])) == pytest.approx(400, abs=3)
+    found = answer(capsys, "query", "data.csv", "count", "--where", "flag == true", *common)
+    assert float(str(found["value"])) == pytest.approx(450, abs=3)
+
+
+def test_closed_and_full_outputs(folder: Path) -> None:
+    command = [str(Path(sys.executable).with_name("sourdine")), *MEAN, "--ledger", "reviews.sqlite"]
+    closed = f"{shlex.join(command)} >&-"
+    done = subprocess.run(["bash", "-c", closed], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.strip() == (
+        "sourdine: there is no output to write to; nothing was done."
+    )
+    assert not Path("reviews.sqlite").exists()
+    if Path("/dev/full").exists():
+        full = f"{shlex.join(command)} > /dev/full"
+        done = subprocess.run(["bash", "-c", full], capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "stays charged" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 # The ledger itself.
@@ -296,7 +356,7 @@ def test_show_budget_export(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "ledger", "show", "a.sqlite")
     assert code == 0 and "mean of stars where stars > 1" in out
     assert "spent   epsilon=0.2 by 2 releases: added up by a filter" in out
-    assert "left    epsilon=1.8 for one more pure release" in out
+    assert "left    epsilon=1.8 for one more question" in out
     found = answer(capsys, "ledger", "show", "a.sqlite")
     assert len(found["history"]) == 2  # type: ignore[arg-type]
     code, out, _ = run(capsys, "ledger", "export", "a.sqlite", "--format", "csv")
@@ -313,7 +373,8 @@ def test_show_budget_export(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         (["show", "none.sqlite"], "no ledger at none.sqlite"),
-        (["budget", "none.sqlite"], "give a budget"),
+        (["budget", "none.sqlite"], "start one with a budget"),
+        (["budget", "a.sqlite", "--delta", "1e-9"], "made for delta 1e-06, not 1e-09"),
         (["export", "a.sqlite", "--format", "xml"], "one of json, csv"),
         (["export", "a.sqlite", "--out", "none/x"], "cannot be written"),
         (["budget", "a.sqlite", "--epsilon", "3"], "made for epsilon"),

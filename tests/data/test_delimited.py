@@ -148,13 +148,15 @@ def test_other_encodings(load: Any, encoding: str) -> None:
 
 def test_wrong_encoding(load: Any, refused: Any) -> None:
     french = f"a,b\n1,é{SECRET}\n".encode("latin-1")
-    assert "encoding='latin-1'" in refused(french)
-    assert "encoding='latin-1'" in refused("é,b\n1,2\n".encode("latin-1"))
+    assert "such as latin-1" in refused(french)
+    assert "such as latin-1" in refused("é,b\n1,2\n".encode("latin-1"))
     assert "not written in ascii" in refused(f"a,b\n1,é{SECRET}\n", encoding="ascii")
-    assert "encoding='latin-1'" in refused(b"a,b\n" + b"1,x\n" * MANY + french[4:])
+    assert "such as latin-1" in refused(b"a,b\n" + b"1,x\n" * MANY + french[4:])
     for wide in ("utf-16", "utf-16-le", "utf-16-be"):
-        assert "encoding='utf-16'" in refused(f"a,b\n1,{SECRET}\n".encode(wide))
+        assert "such as utf-16" in refused(f"a,b\n1,{SECRET}\n".encode(wide))
     assert "utf-16" in refused(f"a,b\n1,{SECRET}\n".encode("utf-16")[:-1], encoding="utf-16")
+    # A row with too many fields that is not UTF-8 either: pyarrow could not even hand it over.
+    assert "such as latin-1" in refused(b"a,b\n1,x\n2,\xe9,SECRET\n")
     assert load(french, columns=["a"]) == {"a": [1]}
 
 

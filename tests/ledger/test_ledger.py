@@ -249,9 +249,69 @@ def test_another_population_is_refused(path: Path) -> None:
 
 
 def test_no_ledger_and_no_budget(path: Path) -> None:
-    with pytest.raises(LedgerError, match="give a budget to start one"):
+    with pytest.raises(LedgerError, match="start one with a budget"):
         Ledger(path)
     assert not path.exists()
+
+
+def test_a_lazy_ledger_is_made_by_its_first_charge(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0), lazy=True)
+    assert ledger.spent().left == 1.0 and ledger.history() == []
+    with pytest.raises(BudgetError):
+        ledger.charge(ApproximateEvent(2.0, 0.0, "zero-out"), "too much")
+    with pytest.raises(InputError, match="nothing was ever reserved"):
+        ledger.settle(1, NOTHING, "crash")
+    assert not path.exists()
+    ledger.charge(TENTH, "x")
+    assert len(Ledger(path).history()) == 1 == len(ledger.history())
+
+
+def test_a_lazy_ledger_that_somebody_else_made_otherwise(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0), lazy=True)
+    Ledger(path, Budget(2.0))
+    with pytest.raises(LedgerError, match=r"epsilon 2\.0, not 1\.0"):
+        ledger.charge(TENTH, "x")
+
+
+def test_releases_with_a_delta_have_a_share_of_it(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0, 1e-6))
+    words = ApproximateEvent(0.1, 1e-7, "zero-out")
+    ledger.charge(words, "words")
+    spent = ledger.spent()
+    assert (spent.delta, spent.delta_left) == pytest.approx((1e-7, 1.5e-7))
+    ledger.charge(words, "words")
+    with pytest.raises(BudgetError, match="its delta of 1e-07 is more than the 5e-08 that"):
+        ledger.charge(words, "words")
+    ledger.charge(TENTH, "a pure one still fits")
+
+
+def test_a_release_whose_delta_takes_it_all_leaves_nothing(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0, 1e-6))
+    ledger.charge(ApproximateEvent(0.1, 9e-7, "zero-out"), "alone it fits")
+    assert ledger.spent().left == 0.0
+    with pytest.raises(BudgetError):
+        ledger.charge(TENTH, "anything")
+
+
+@pytest.mark.parametrize("act", [lambda: Ledger(3), lambda: Ledger(None, 1.0)])
+def test_what_is_no_ledger_and_no_budget(act) -> None:
+    with pytest.raises(InputError, match="opened by its path"):
+        act()
+
+
+def test_a_tiny_charge_is_never_a_refund(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    ledger.charge(ApproximateEvent(0.3, 0.0, "zero-out"), "real")
+    before = ledger.spent().left
+    for event in (
+        10**6 * ApproximateEvent(1.01e-12, 0.0, "zero-out"),
+        10**6 * DiscreteLaplaceEvent(1.01e-12, 2, "zero-out"),
+        10**6 * PoissonEvent(1e-10, GaussianEvent(1.0)),
+    ):
+        ledger.charge(event, "tiny")
+        assert ledger.spent().left <= before
+    with pytest.raises(BudgetError):
+        ledger.charge(10**15 * ApproximateEvent(1.01e-12, 0.0, "zero-out"), "more than can be told")
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
@@ -291,6 +351,8 @@ def test_a_newer_ledger(path: Path) -> None:
         "update sourdine_entry set text = replace(text, '0.1', '0.01') where id = 1",
         "update sourdine_entry set refers = 1, kind = 'settle' where id = 3",
         "update sourdine_ledger set entries = 2",
+        "update sourdine_ledger set epsilon = 10",
+        "update sourdine_ledger set population = 'others'",
     ],
 )
 def test_a_missing_or_altered_line_is_noticed(path: Path, damage: str) -> None:
@@ -408,11 +470,12 @@ def test_a_forked_child_uses_a_connection_of_its_own(path: Path) -> None:
 def test_unknown_events_in_a_newer_history(path: Path) -> None:
     Ledger(path, Budget(1.0))
     from sourdine.ledger import store
-    from sourdine.ledger.record import START, Entry
+    from sourdine.ledger.record import Chain, Entry
 
     entry = Entry(1, "charge", TENTH.to_json().replace("approximate", "from-the-future"), "x", "y", "z")
     with store.Store(path).writing() as connection:
-        store.write_entry(connection, entry, entry.hash(START))
+        start = Chain(store.fixed(store.read_settings(connection))).head
+        store.write_entry(connection, entry, entry.hash(start))
     with pytest.raises(EventFileError, match="unknown kind 'from-the-future'"):
         Ledger(path).charge(DiscreteLaplaceEvent(0.1, 1, "zero-out"), "x")
 

@@ -30,6 +30,7 @@ from sourdine.mechanisms import (
     sensitivity,
 )
 from sourdine.mechanisms.additive import _rounded
+from sourdine.mechanisms.exact import bernoulli_exp
 from sourdine.rng import seeded
 
 # Laplace and Gaussian noise.
@@ -174,6 +175,52 @@ def test_the_exponential_mechanism_has_its_law() -> None:
 def test_far_scores_take_no_time_and_are_never_chosen() -> None:
     assert {NoisyMax(1.0).release([0, 10**9], seeded(5)) for _ in range(50)} == {1}
     assert {Exponential(1.0).release([10**9, 0], seeded(5)) for _ in range(50)} == {0}
+
+
+@pytest.mark.parametrize("kind", [Exponential, NoisyMax])
+def test_numpy_scores_do_not_overflow(kind: Any) -> None:
+    scores = np.array([0, 2561])
+    for parameter in (0.1, np.float64(0.1), np.float32(0.1)):
+        mechanism = kind(parameter, np.int64(1))
+        assert {mechanism.release(scores, seeded(6)) for _ in range(50)} == {1}
+    with pytest.raises(InputError, match="no probability"):
+        bernoulli_exp(Fraction(-1), seeded(1))
+
+
+def test_parameters_are_kept_as_plain_numbers() -> None:
+    for mechanism in (Laplace(np.float32(0.1), np.int64(3)), Gaussian(np.float32(2), Fraction(1))):
+        assert type(mechanism.sensitivity) is float
+        with pytest.raises(InputError, match="a vector was given"):
+            mechanism.release([1.0, 2.0])
+    shape = Moves(np.int64(3), np.int64(2))
+    assert (type(shape.each), type(shape.coordinates)) == (float, int)
+    assert type(Laplace(np.float32(0.1)).epsilon) is float
+    assert Laplace(1.0).release(np.float32(3), seeded(1)) == Laplace(1.0).release(3, seeded(1))
+
+
+@pytest.mark.parametrize("value", ["x", None, {1: 2}])
+def test_noise_is_for_numbers(value: Any) -> None:
+    with pytest.raises(InputError, match="noise is added to a number or a vector"):
+        Laplace(1.0).release(value)
+
+
+@pytest.mark.parametrize("epsilon", [1e9, 1001.0])
+def test_an_epsilon_that_is_no_privacy_is_refused(epsilon: float) -> None:
+    for act in (
+        lambda: Laplace(epsilon),
+        lambda: Exponential(epsilon),
+        lambda: RandomizedResponse.of_epsilon(epsilon),
+        lambda: OpenCounts(epsilon, 1e-6),
+    ):
+        with pytest.raises(InputError, match="no privacy at all"):
+            act()
+
+
+def test_many_releases_at_once_are_single_ones() -> None:
+    mechanism = Laplace(1.0, 2.0)
+    many = mechanism.releases(1.25, 5, seeded(2))
+    source = seeded(2)
+    assert many.tolist() == [mechanism.release(1.25, source) for _ in range(5)]
 
 
 @pytest.mark.parametrize("kind", [Exponential, NoisyMax])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sourdine.accounting import curve
 from sourdine.budget import Budget
+from sourdine.data.tables import read
 from sourdine.errors import BudgetError, InputError
 from sourdine.events import ApproximateEvent, DiscreteLaplaceEvent, ExponentialEvent
 from sourdine.ledger import Ledger
@@ -323,12 +324,17 @@ def test_a_refused_question_draws_nothing_and_records_nothing(monkeypatch: pytes
         (lambda s: s.count(epsilon=math.inf), "epsilon is inf"),
         (lambda s: s.count(epsilon=1, where="stars"), "not understood"),
         (lambda s: s.count(epsilon=1, where="stars > many"), "'many' is none"),
-        (lambda s: s.count(epsilon=1, where="city > Paris"), "== or != only"),
+        (lambda s: s.count(epsilon=1, where=[("stars", ">", 4)]), "not understood"),
         (lambda s: s.count(epsilon=1, where="town == Paris"), "no column 'town'"),
         (lambda s: s.count(epsilon=1, by="city"), "needs the keys"),
         (lambda s: s.count(epsilon=1, by="city", keys=[]), "needs the keys"),
         (lambda s: s.count(epsilon=1, keys=["Paris"]), "name it"),
-        (lambda s: s.count(epsilon=1, by="city", keys=["Paris", "Paris"]), "declared twice"),
+        (lambda s: s.count(epsilon=1, by="city", keys=["Paris", "Paris"]), "the same value"),
+        (lambda s: s.count(epsilon=1, by="stars", keys=[1, 1.0]), "the same value"),
+        (lambda s: s.histogram("stars", epsilon=1, keys=["1", "1.00"]), "the same value"),
+        (lambda s: s.histogram("stars", epsilon=1, keys=[0.0, -0.0]), "the same value"),
+        (lambda s: s.histogram("stars", epsilon=1, keys=[1, math.nan]), "is none"),
+        (lambda s: s.count(epsilon=1e4), "no privacy at all"),
         (lambda s: s.count(epsilon=1, by="stars", keys=["many"]), "'many' is none"),
         (lambda s: s.histogram("stars", epsilon=1), "either edges"),
         (lambda s: s.histogram("stars", epsilon=1, edges=[1]), "at least two"),
@@ -349,7 +355,7 @@ def test_bad_questions_cost_nothing(ask: Callable[[Session], Any], said: str) ->
 
 
 def test_units_and_columns_must_fit() -> None:
-    with pytest.raises(InputError, match="name the column that tells whose row"):
+    with pytest.raises(InputError, match="name the user column"):
         Session(DATA, Budget(1.0, unit="user"))
     with pytest.raises(InputError, match="protects single examples"):
         Session(DATA, Budget(1.0), user="who")
@@ -359,6 +365,44 @@ def test_units_and_columns_must_fit() -> None:
         Session(DATA, Budget(1.0, 1e-3))
     with pytest.raises(InputError, match="rows that name nobody"):
         Session({"who": ["a", ""], "x": [1, 2]}, Budget(1.0, unit="user"), user="who")
+    with pytest.raises(InputError, match="give a budget"):
+        Session(DATA, 1.0)  # type: ignore[arg-type]
+
+
+def test_a_private_number_of_rows_is_in_no_error() -> None:
+    Session(DATA, Budget(1.0, 1e-3, adjacency="add-remove"))
+    Session(DATA, Budget(1.0, 1e-3, unit="user"), user="who")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("1.1", "1.10"), ("1e3", "1000"), ("true", "TRUE"), ("7", "7.0")]
+)
+def test_two_names_never_become_one_person(tmp_path: Path, one: str, other: str) -> None:
+    (tmp_path / "t.csv").write_text(f"who,x\n{one},1\n{other},1\n", encoding="utf-8")
+    asked = Session(tmp_path / "t.csv", Budget(1.0, unit="user"), user="who")
+    assert asked._owner is not None and len(set(asked._owner.tolist())) == 2
+
+
+@pytest.mark.parametrize("who", [[1.1, 2.0], [True, False], [1, 2.5]])
+def test_persons_are_not_told_apart_by_doubles(who: list[Any]) -> None:
+    with pytest.raises(InputError, match="two persons could become one"):
+        Session({"who": who, "x": [1, 2]}, Budget(1.0, unit="user"), user="who")
+    table = read({"who": who, "x": [1, 2]}, missing={"who": 0})
+    with pytest.raises(InputError, match="must be read as text"):
+        Session(table, Budget(1.0, unit="user"), user="who")
+
+
+def test_bins_have_names_of_their_own() -> None:
+    edges = [1234560, 1234561, 1234562.5, 1234563]
+    found = session().histogram("age", edges=edges, epsilon=1.0)
+    assert list(found) == ["1234560 to 1234561", "1234561 to 1234562.5", "1234562.5 to 1234563"]
+
+
+def test_an_interval_is_never_a_point() -> None:
+    asked = Session({"x": [4, 5]}, Budget(1e6), source=seeded(1))
+    answers = [asked.mean("x", low=1, high=5, epsilon=0.5) for _ in range(200)]
+    assert min(answer.high - answer.low for answer in answers) > 1
+    assert all(1 <= answer.low <= answer.value <= answer.high <= 5 for answer in answers)
 
 
 def test_users_may_be_numbered() -> None:

@@ -147,6 +147,8 @@ class Filter:
 
     def left(self, total: Cost) -> float:
         """The largest epsilon of one more pure release that would be granted."""
+        if total.delta > self.delta_approximate * (1 + _SLACK):
+            return 0.0
         by_sum = self.budget.epsilon - total.pure
         room = self.limit - total.renyi
         low, high = 0.0, 2 * self.budget.epsilon + 1
@@ -164,8 +166,8 @@ def _limit(order: float, epsilon: float, delta: float) -> float:
 def _order(epsilon: float, delta: float) -> float:
     """The order at which Gaussian noise that just fits is converted best: 1 + sqrt(ln(1/delta) / rho).
 
-    rho is what (epsilon, delta) pays for, epsilon = rho + 2 sqrt(rho ln(1/delta)). Three digits, so that
-    every machine that opens a ledger comes to the same order.
+    rho is what (epsilon, delta) pays for, epsilon = rho + 2 sqrt(rho ln(1/delta)). Three digits, so
+    that every machine that opens a ledger comes to the same order.
     """
     log = math.log(1 / delta)
     root = epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))  # sqrt(rho)

@@ -158,7 +158,7 @@ def _response(true: float, false: float, order: float) -> float:
 def pure(epsilon: float, order: float) -> float:
     """The most that any epsilon-DP mechanism can cost: randomized response (Bun and Steinke 2016)."""
     lie = -_log_add(0.0, epsilon)
-    return _response(lie + epsilon, lie, order)
+    return min(_response(lie + epsilon, lie, order), order * epsilon**2 / 2 * (1 + 1e-15))
 
 
 def _atoms(pair: Atoms, order: float) -> float:
@@ -176,12 +176,12 @@ def _above(moment: float, size: float, epsilon: float, order: float) -> float:
     """moment / (a - 1), but never below the truth.
 
     The logarithm of a sum near 1 cancels: it is off by a few units in the last place of its terms,
-    which are at most `size`. A cost a little too low, or negative, a million times over would be a gift.
-    Small ones are bounded by a epsilon^2 / 2 instead, which every epsilon-DP mechanism keeps (Bun and
-    Steinke 2016, Proposition 1.4).
+    which are at most `size`. A cost a little too low, or negative, charged a million times, would be a
+    gift. Small ones are bounded by a epsilon^2 / 2 instead, which every epsilon-DP mechanism keeps (Bun
+    and Steinke 2016, Proposition 1.4).
     """
     rounded = (moment + 8 * 2.0**-53 * size) / (order - 1)
-    return min(rounded, order * epsilon**2 / 2 * (1 + 1e-15))
+    return min(rounded, order * (epsilon + 1e-15) ** 2 / 2)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:

@@ -104,7 +104,8 @@ def check_mechanism(
     `claim` is an event, a curve or (epsilon, delta), by default `mechanism.event`; an event is
     accounted for under `adjacency`, the relation of the two inputs. `NonPrivateEvent()` claims nothing,
     to measure only. `delta` is where epsilon is bounded: by default the delta of an (epsilon, delta)
-    claim, else 0. `draws` outputs are drawn for each neighbour, at once where `many(data, count)` can.
+    claim, else 0. `draws` outputs are drawn for each neighbour, at once where `many(data, count)`, or
+    the mechanism's own `releases` for single numbers, can.
     `score(outputs)` gives each output by itself a number, high where the second neighbour is likelier,
     such as the log likelihood ratio; without it a score is learned.
 
@@ -201,6 +202,8 @@ def _too_few(promised: PrivacyCurve, corner: float, draws: int, level: float) ->
 def _draw(
     mechanism: Any, data: Any, draws: int, many: Callable[[Any, int], Sequence[Any]] | None
 ) -> Sequence[Any]:
+    if many is None and np.ndim(data) == 0:
+        many = getattr(mechanism, "releases", None)
     if many is None:
         release = getattr(mechanism, "release", mechanism)
         if not callable(release):

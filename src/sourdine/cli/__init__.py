@@ -49,6 +49,10 @@ def _root(
         print(context.get_help())
 
 
+_KEPT = "What was charged before stays charged; sourdine ledger show tells."
+_STOPPED = f"stopped. {_KEPT}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error that a user can cause becomes one sentence and a code."""
     try:
@@ -56,15 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except SourdineError as error:
         return _fail(str(error), error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        return 2
     except click.exceptions.ClickException as error:
-        return _fail(f"{error.format_message()} See sourdine --help.", 2)
+        return _fail(f"{error.format_message().rstrip('.')}. See sourdine --help.", 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        return _fail("stopped.", 130)
+        return _fail(_STOPPED, 130)
     except BrokenPipeError:
         return 0  # the reader has seen enough
     except OSError as error:
-        return _fail(f"the output could not be written: {error.strerror}.", 1)
-    return _fail("stopped.", 130) if code == 130 else int(code or 0)
+        return _fail(f"the output could not be written: {error.strerror}. {_KEPT}", 1)
+    return _fail(_STOPPED, 130) if code == 130 else int(code or 0)
 
 
 def _fail(sentence: str, code: int) -> int:
@@ -74,6 +81,10 @@ def _fail(sentence: str, code: int) -> int:
 
 def script() -> None:
     """What the installed command calls."""
+    if sys.stdout is None:  # closed by the shell: an answer would be paid for and lost
+        if sys.stderr is not None:
+            _fail("there is no output to write to; nothing was done.", 2)
+        os._exit(2)
     warnings.simplefilter(
         "ignore"
     )  # arithmetic at the rim of what doubles hold; the bounds allow for it

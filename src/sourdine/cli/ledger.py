@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json as json_module
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,31 +13,43 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.cli.options import Config, Json, print_json, spending
-from sourdine.errors import InputError
+from sourdine.cli.options import Config, Json, floor, print_json, spending
+from sourdine.errors import InputError, LedgerError
 
 if TYPE_CHECKING:
     from sourdine.ledger import Entry, Ledger
 
 app = typer.Typer(help="Show a ledger's budget and history, start a ledger, or export it.")
 Where = Annotated[str, typer.Argument(help="A SQLite file or a postgresql:// URL.")]
-COLUMNS = ("id", "at", "who", "kind", "label", "source", "data", "refers", "reason", "event")
+COLUMNS = ("id", "at", "who", "kind", "label", "source", "data", "refers", "reason", "epsilon", "event")
 
 
-def opened(where: str, budget: Budget, asked: bool) -> Ledger:
-    """The ledger, started with this budget where there is none; `asked` if the user named a budget."""
+def opened(where: str, new: Budget, **stated: float | str | None) -> Ledger:
+    """The ledger, or a new one that its first charge will make with the budget `new`.
+
+    What the user has stated (not None) about one that exists must be true of it.
+    """
     from sourdine.ledger import Ledger  # noqa: PLC0415
 
-    new = "://" not in where and not Path(where).exists()
-    ledger = Ledger(where, budget if new or asked else None)
-    if new:
-        print(
-            f"sourdine: started the ledger {where} with a budget of {_budget(budget)}.", file=sys.stderr
-        )
+    if "://" not in where and not Path(where).exists():
+        return Ledger(where, new, lazy=True)
+    ledger = Ledger(where)
+    _check(ledger, **stated)
     return ledger
 
 
-def _budget(budget: Budget) -> str:
+def _check(ledger: Ledger, **stated: float | str | None) -> None:
+    for name, value in stated.items():
+        was = getattr(ledger.budget, name)
+        if value is not None and value != was:
+            raise LedgerError(
+                f"the ledger {ledger.name} was made for {name} {was}, not {value}; its promise is "
+                "fixed. Use it as it is, or name another one."
+            )
+
+
+def described(budget: Budget) -> str:
+    """A budget in words."""
     return (
         f"epsilon={budget.epsilon:g} at delta={budget.delta:g} per {budget.unit} ({budget.adjacency})"
     )
@@ -58,30 +69,42 @@ def show(where: Where, json: Json = False, config: Config = None) -> None:
     ledger = Ledger(where)
     entries = ledger.history()
     if json:
-        print_json({**_summary(ledger), "history": [_line(entry) for entry in entries]})
+        print_json({**_summary(ledger), "history": [_line(ledger, entry) for entry in entries]})
         return
     table = Table(box=None, pad_edge=False, show_edge=False)
-    for heading in ("", "when", "who", "what", "how"):
+    for heading in ("", "when", "who", "what"):
         table.add_column(heading, overflow="fold")
+    table.add_column("epsilon", justify="right")
     for entry in entries:
         when = entry.at[:16].replace("T", " ")
         what = f"{entry.label} ({entry.reason})" if entry.reason else entry.label
-        table.add_row(str(entry.id), when, entry.who, what, entry.kind)
+        table.add_row(str(entry.id), when, entry.who, what, _cost(ledger, entry))
     if entries:
         Console().print(table)
         print()
     _say(ledger)
 
 
+def _cost(ledger: Ledger, entry: Entry) -> str:
+    return spending(ledger.price(entry.event), 0.0)[0] if entry.event.parts else "0"
+
+
 @app.command("budget")
 def budget(
     where: Where,
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="Start a ledger.")] = None,
-    delta: Annotated[float, typer.Option("--delta", help="Failure probability, below 1/n.")] = 1e-6,
-    unit: Annotated[str, typer.Option("--unit", help="example or user.")] = "example",
+    epsilon: Annotated[
+        float | None, typer.Option("--epsilon", help="Start a ledger with this budget.")
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="Failure probability, below 1/n; 1e-6 if not given.")
+    ] = None,
+    unit: Annotated[
+        str | None, typer.Option("--unit", help="example or user; example if not given.")
+    ] = None,
     adjacency: Annotated[
-        str, typer.Option("--adjacency", help="zero-out, add-remove or replace-one.")
-    ] = "zero-out",
+        str | None,
+        typer.Option("--adjacency", help="zero-out, add-remove or replace-one; zero-out if not given."),
+    ] = None,
     population: Annotated[
         str | None, typer.Option("--population", help="Whose data this is about, in words.")
     ] = None,
@@ -97,8 +120,12 @@ def budget(
     """
     from sourdine.ledger import Ledger  # noqa: PLC0415
 
-    asked = None if epsilon is None else Budget(epsilon, delta, unit, adjacency)
-    ledger = Ledger(where, asked, population=population)
+    if epsilon is not None and ("://" in where or not Path(where).exists()):
+        asked = Budget(epsilon, delta or 1e-6, unit or "example", adjacency or "zero-out")
+        ledger = Ledger(where, asked, population=population)
+    else:
+        ledger = Ledger(where, population=population)
+    _check(ledger, epsilon=epsilon, delta=delta, unit=unit, adjacency=adjacency)
     print_json(_summary(ledger)) if json else _say(ledger)
 
 
@@ -120,7 +147,7 @@ def export(
 
     checks.one_of("format", form, ("json", "csv"))
     ledger = Ledger(where)
-    lines = [_line(entry) for entry in ledger.history()]
+    lines = [_line(ledger, entry) for entry in ledger.history()]
     if form == "json" or json:
         text = json_module.dumps({**_summary(ledger), "history": lines}, indent=1) + "\n"
     else:
@@ -132,17 +159,18 @@ def export(
     if out is None:
         print(text, end="")
         return
+    if out.exists():
+        raise InputError(f"{out} exists already; name another file.")
     try:
-        with out.open("x", encoding="utf-8") as target:
-            target.write(text)
-    except FileExistsError:
-        raise InputError(f"{out} exists already; name another file.") from None
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
+        out.unlink(missing_ok=True)  # no half a history
         raise InputError(f"the export cannot be written to {out}: {error.strerror}.") from None
 
 
-def _line(entry: Entry) -> dict[str, Any]:
-    found = {**asdict(entry), "event": json_module.loads(entry.text)}
+def _line(ledger: Ledger, entry: Entry) -> dict[str, Any]:
+    price = round(ledger.price(entry.event), 12) if entry.event.parts else 0.0
+    found = {**asdict(entry), "event": json_module.loads(entry.text), "epsilon": price}
     return {name: found[name] for name in COLUMNS}
 
 
@@ -151,8 +179,10 @@ def _summary(ledger: Ledger) -> dict[str, Any]:
     return {
         **asdict(ledger.budget),
         "population": ledger.population,
-        "spent": spent.epsilon,
-        "left": spent.left,
+        "spent": round(spent.epsilon, 12),
+        "left": round(spent.left, 12),
+        "delta_spent": spent.delta,
+        "delta_left": spent.delta_left,
         "releases": spent.releases,
         "method": spent.method,
     }
@@ -160,17 +190,21 @@ def _summary(ledger: Ledger) -> dict[str, Any]:
 
 def _say(ledger: Ledger) -> None:
     spent = ledger.spent()
-    print(f"budget  {_budget(ledger.budget)}" + (f", {ledger.population}" if ledger.population else ""))
+    print(
+        f"budget  {described(ledger.budget)}" + (f", {ledger.population}" if ledger.population else "")
+    )
+    gone, left = spending(spent.epsilon, spent.left)
     if not spent.releases:
         print("spent   nothing yet")
-        return
-    gone, left = spending(spent.epsilon, spent.left)
-    many = "1 release" if spent.releases == 1 else f"{spent.releases} releases"
-    print(f"spent   epsilon={gone} by {many}: {_how(spent.method)}")
-    print(f"left    epsilon={left} for one more pure release")
+    else:
+        many = "1 release" if spent.releases == 1 else f"{spent.releases} releases"
+        print(f"spent   epsilon={gone} by {many}: {_how(spent.method)}")
+    print(f"left    epsilon={left} for one more question")
+    if spent.delta:
+        print(f"        delta={floor(spent.delta_left, 3)} for questions with a delta of their own")
 
 
 def _how(method: str) -> str:
     if method == "curve":
-        return "alone, counted tightly by its own curve"
-    return "added up by a filter, as later ones may depend on answers"
+        return "alone, counted by its own curve"
+    return "added up by a filter, since later ones may depend on answers"

@@ -58,15 +58,15 @@ def _flag(option: click.Parameter) -> str:
 def _typed(path: Path, flag: str, option: click.Parameter, value: Any) -> Any:
     """A TOML value of the kind that the option takes."""
     if option.nargs == -1 or getattr(option, "multiple", False):
-        fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        fits, kind = isinstance(value, list) and all(isinstance(item, str) for item in value), "a list"
     elif getattr(option, "is_flag", False):
-        fits = isinstance(value, bool)
+        fits, kind = isinstance(value, bool), "true or false"
     elif isinstance(option.type, click.types.FloatParamType):
-        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        fits, kind = isinstance(value, int | float) and not isinstance(value, bool), "a number"
     else:
-        fits = isinstance(value, str)
+        fits, kind = isinstance(value, str), "a text in quotes"
     if not fits:
-        raise InputError(f"{path} sets {flag} to {value!r}, which is not the kind of value it takes.")
+        raise InputError(f"{path} sets {flag} to {value!r}, but it takes {kind}.")
     return value
 
 
@@ -129,7 +129,7 @@ def floor(value: float, places: int = 6) -> str:
 
 def spending(spent: float, left: float) -> tuple[str, str]:
     """What is spent, rounded up, and what is left, rounded down; 0.1 + 0.2 is 0.3 here."""
-    return ceiling(spent * (1 - 1e-12), 4), floor(left * (1 + 1e-12), 4)
+    return ceiling(spent * (1 - 1e-12), 5), floor(left * (1 + 1e-12), 5)
 
 
 def _rounded(value: float, places: int, rounding: str) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.cli.ledger import opened
+from sourdine.cli.ledger import described, opened
 from sourdine.cli.options import Config, Json, listed, numbers, print_json, read_text, spending
 from sourdine.errors import InputError
 
@@ -40,28 +40,38 @@ def query(
         str | None, typer.Option("--keys", help="The groups or values to report, with commas between.")
     ] = None,
     edges: Annotated[str | None, typer.Option("--edges", help="Bins of a histogram: 0,10,20.")] = None,
-    level: Annotated[float, typer.Option("--level", help="Which quantile; 0.5 is the median.")] = 0.5,
+    level: Annotated[
+        float | None, typer.Option("--level", help="Which quantile; 0.5, the median, if not given.")
+    ] = None,
     vocabulary: Annotated[
         Path | None, typer.Option("--vocabulary", help="A file of public words, one a line.")
     ] = None,
-    top: Annotated[float, typer.Option("--top", help="How many of the top words.")] = 10,
+    top: Annotated[
+        float | None, typer.Option("--top", help="How many of the top words; 10 if not given.")
+    ] = None,
     word_delta: Annotated[
-        float | None, typer.Option("--word-delta", help="For words of the text itself.")
+        float | None,
+        typer.Option("--word-delta", help="Without a vocabulary; 1% of the ledger's if not given."),
     ] = None,
     words_per_unit: Annotated[
-        float, typer.Option("--words-per-unit", help="Words that one row or user counts for.")
-    ] = 10,
+        float | None, typer.Option("--words-per-unit", help="Words a row or user counts for; 10.")
+    ] = None,
     ledger: Annotated[
         str | None,
-        typer.Option("--ledger", help="Its file or URL; DATA.ledger.sqlite if not given."),
+        typer.Option("--ledger", help="A file or URL; beside data.csv data.ledger.sqlite."),
     ] = None,
     budget: Annotated[
         float | None, typer.Option("--budget", help="Epsilon of a new ledger; 1 if not given.")
     ] = None,
-    delta: Annotated[float, typer.Option("--delta", help="Delta of a new ledger.")] = 1e-6,
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="Delta of a new ledger; 1e-6 if not given.")
+    ] = None,
     adjacency: Annotated[
-        str, typer.Option("--adjacency", help="Of a new ledger: zero-out, add-remove, replace-one.")
-    ] = "zero-out",
+        str | None,
+        typer.Option(
+            "--adjacency", help="Of a new ledger: zero-out (default), add-remove, replace-one."
+        ),
+    ] = None,
     user: Annotated[
         str | None, typer.Option("--user", help="The column that names the person (unit user).")
     ] = None,
@@ -78,6 +88,9 @@ def query(
 ) -> None:
     """Ask one private question; it is charged to the ledger before it is answered.
 
+    QUESTION is count, sum, mean, variance, quantile, histogram, words or top-words. COLUMN is what it
+    is about; count takes none. Conditions compare with ==, !=, <, <=, >, >=.
+
     Example: `sourdine query data.csv mean stars --low 1 --high 5 --epsilon .1 --ledger reviews.sqlite`
     """
     checks.one_of("the question", question, tuple(QUESTIONS))
@@ -90,25 +103,34 @@ def query(
     asked = _asked(question, column, low, high, where or [], by, keys, edges, level)
     asked |= _worded(question, vocabulary, top, word_delta, words_per_unit)
 
+    from sourdine.data import sources  # noqa: PLC0415
     from sourdine.data.tables import read  # noqa: PLC0415
     from sourdine.query import Session  # noqa: PLC0415
     from sourdine.query.where import parse  # noqa: PLC0415
 
+    names = [] if user is None else [user]
     used = [name for name in (column, by, user) if name is not None]
     used += [parse(condition)[0] for condition in where or []]
-    columns = list(dict.fromkeys(used)) or None
-    names = [] if user is None else [user]
+    if not used:  # a count of all rows: any column will do, as it is written
+        names = used = list(sources.find(data, encoding).columns[:1])
+    columns = list(dict.fromkeys(used))
     table = read(data, columns=columns, missing=stands, encoding=encoding, names=names)
     unit = "example" if user is None else "user"
-    total = Budget(1.0 if budget is None else budget, delta, unit, adjacency)
-    held = opened(ledger or str(data.with_suffix(".ledger.sqlite")), total, budget is not None)
+    new = Budget(1.0 if budget is None else budget, delta or 1e-6, unit, adjacency or "zero-out")
+    stated = {"epsilon": budget, "delta": delta, "unit": user and "user", "adjacency": adjacency}
+    held = opened(ledger or str(data.with_suffix(".ledger.sqlite")), new, **stated)
+    if asked.get("vocabulary", ()) is None and word_delta is None:
+        asked["delta"] = held.budget.delta / 100
     rows = checks.whole("rows-per-user", rows_per_user)
     session = Session(table, held, user=user, rows_per_user=rows, confidence=confidence)
     before = [entry.data for entry in held.history() if entry.data]
     if before and before[-1] != session.fingerprint:
         note = "the data have changed since the last question; the budget goes on all the same."
         print(f"sourdine: {note}", file=sys.stderr)
+    fresh = not held.exists
     found = getattr(session, QUESTIONS[question])(**asked, epsilon=epsilon)
+    if fresh:
+        print(f"sourdine: started the ledger {held.name}: {described(held.budget)}.", file=sys.stderr)
     answers = found if isinstance(found, dict) else {"": found}
     spent = held.spent()
     if json:
@@ -119,13 +141,15 @@ def query(
                 "question": question,
                 **result,
                 "epsilon": epsilon,
-                "spent": spent.epsilon,
-                "left": spent.left,
+                "spent": round(spent.epsilon, 12),
+                "left": round(spent.left, 12),
             }
         )
         return
     for key, answer in answers.items():
         print(f"{key}: {str(answer).removeprefix(answer.label + ': ')}" if key else answer)
+    if not answers:
+        print("no word is used by enough people to be told; give a vocabulary, or a larger epsilon")
     gone, left = spending(spent.epsilon, spent.left)
     print(f"epsilon {epsilon:g}; {gone} of {held.budget.epsilon:g} is spent, {left} is left")
 
@@ -139,7 +163,7 @@ def _asked(
     by: str | None,
     keys: str | None,
     edges: str | None,
-    level: float,
+    level: float | None,
 ) -> dict[str, Any]:
     """The arguments of a question; what it does not take is refused rather than ignored."""
     asked: dict[str, Any] = {"where": where}
@@ -167,24 +191,31 @@ def _asked(
             raise InputError("--edges are the bins of a histogram.")
         asked["edges"] = numbers("edges", edges)
     if question == "quantile":
-        asked["level"] = level
+        asked["level"] = 0.5 if level is None else level
+    elif level is not None:
+        raise InputError("--level is for quantiles.")
     return asked
 
 
 def _worded(
-    question: str, vocabulary: Path | None, top: float, delta: float | None, most: float
+    question: str, vocabulary: Path | None, top: float | None, delta: float | None, most: float | None
 ) -> dict[str, Any]:
+    if top is not None and question != "top-words":
+        raise InputError("--top is for top-words.")
     if question not in ("words", "top-words"):
-        if vocabulary is not None or delta is not None:
-            raise InputError("--vocabulary and --word-delta are for words and top-words.")
+        if (vocabulary, delta, most) != (None, None, None):
+            raise InputError(
+                "--vocabulary, --word-delta and --words-per-unit are for words and top-words."
+            )
         return {}
     known = None if vocabulary is None else read_text(vocabulary).split()
-    asked = {
-        "vocabulary": known,
-        "delta": delta,
-        "words_per_unit": checks.whole("words-per-unit", most),
-    }
-    return {**asked, "k": checks.whole("top", top)} if question == "top-words" else asked
+    if known == []:
+        raise InputError(f"the vocabulary {vocabulary} is empty; write one word a line.")
+    asked: dict[str, Any] = {"vocabulary": known, "delta": delta}
+    asked["words_per_unit"] = checks.whole("words-per-unit", 10 if most is None else most)
+    if question == "top-words":
+        asked["k"] = checks.whole("top", 10 if top is None else top)
+    return asked
 
 
 def _missing(pairs: list[str]) -> dict[str, float]:

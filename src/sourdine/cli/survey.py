@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,8 +63,11 @@ def new(
         )
     if survey.exists():
         raise InputError(f"{survey} exists already; name another file for a new survey.")
-    total = Budget(budget or response.epsilon, unit="user", adjacency="replace-one")
-    held = opened(ledger or str(survey.with_suffix(".ledger.sqlite")), total, budget is not None)
+    # A new ledger holds this one survey, rounded up to four decimals.
+    total = budget or math.ceil(response.epsilon * 1e4) / 1e4
+    made = Budget(total, unit="user", adjacency="replace-one")
+    stated = {"epsilon": budget, "unit": "user", "adjacency": "replace-one"}
+    held = opened(ledger or str(survey.with_suffix(".ledger.sqlite")), made, **stated)
     held.charge(response.event, f"survey: {question}")
     Survey(question, response).save(survey)
     facts = {"epsilon": response.epsilon, "keep": response.keep, "survey": str(survey)}
@@ -80,7 +84,8 @@ def answer(
     answers: Annotated[Path, typer.Option("--answers", help="The CSV file to add the answer to.")],
     person: Annotated[str, typer.Option("--person", help="Who answers; each person once.")],
     truth: Annotated[
-        str | None, typer.Option("--truth", help="The true answer; asked for if not given.")
+        str | None,
+        typer.Option("--truth", help="The true answer; asked for, unseen, if not given (better)."),
     ] = None,
     json: Json = False,
     config: Config = None,
@@ -91,6 +96,8 @@ def answer(
     """
     asked = _load(survey)
     known = _known([answers])
+    if not person.strip():
+        raise InputError("--person is empty; say who answers, so that nobody answers twice.")
     if person in known:
         raise InputError(
             f"{person} has answered already; a second random answer would cost a second epsilon."
@@ -123,6 +130,8 @@ def run(
     both = [column, person]
     table = read(people, columns=both, names=both)
     truths, names = (table.text(name).to_pylist() for name in both)
+    if not all(name.strip() for name in names):
+        raise InputError(f"column {person!r} of {people} has rows that name nobody; name them first.")
     if len(set(names)) != len(names):
         raise InputError(f"a person is twice in column {person!r} of {people}; each answers once.")
     known = _known([answers])
@@ -163,6 +172,8 @@ def estimate(
     for choice, share in shares.items():
         interval = f"{share.low:.1%} to {share.high:.1%} with {confidence:.0%} confidence"
         print(f"{choice}: {share.value:.1%} ({interval})")
+    if any(not 0 <= share.value <= 1 for share in shares.values()):
+        print("a share may come out below 0% or above 100%: so it is right on average")
 
 
 def _load(path: Path) -> Survey:

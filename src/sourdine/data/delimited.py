@@ -81,21 +81,35 @@ class File:
         with self._stream() as stream, csv.open_csv(stream, *self._options(*how), convert) as reader:
             return reader.read_next_batch()
 
-    def _run(self, step: Callable[[int, bool, list[Any]], Any]) -> Any:
+    def _run(self, step: Callable[[int, bool, list[Any] | None], Any]) -> Any:
         """Do a step of reading; what goes wrong becomes a sentence without the content of a row."""
-        bad: list[Any] = []
         for block in self._blocks():
-            bad.clear()
-            problem = _problem(step, block, True, bad)
+            problem = _problem(step, block, True, None)
             if not isinstance(problem, str):
                 return problem
             if TOO_LONG not in problem and EMPTY not in problem:
                 break
-        if bad and bad[0].number is None:
-            # Many threads do not know which row they are in; one thread does.
-            bad.clear()
-            _problem(step, block, False, bad)
+        if problem == MISREAD or not self._decodes():
+            raise InputError(self._misread())
+        # One thread knows which row it is in. Only now, since pyarrow cannot hand over a row that is
+        # not UTF-8.
+        bad: list[Any] = []
+        _problem(step, block, False, bad)
         raise InputError(self._sentence(problem, bad))
+
+    def _decodes(self) -> bool:
+        """Whether all of the file is written in its encoding; damage of another kind counts as yes."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        try:
+            with self._stream() as stream:
+                while block := stream.read(1 << 20):
+                    decoder.decode(block)
+                decoder.decode(b"", final=True)
+        except UnicodeError:
+            return False
+        except (pa.ArrowException, OSError, ValueError):
+            return True
+        return True
 
     def _blocks(self) -> list[int]:
         """Block sizes worth trying: none is much larger than the whole file can be."""
@@ -104,15 +118,18 @@ class File:
         smaller = [block for block in BLOCKS[:-1] if block < whole]
         return [*smaller, min(BLOCKS[-1], max(whole, BLOCKS[0]))]
 
-    def _options(self, block: int, threads: bool, bad: list[Any]) -> tuple[Any, Any]:
+    def _options(self, block: int, threads: bool, bad: list[Any] | None) -> tuple[Any, Any]:
         def note(row: Any) -> str:
-            bad.append(row)
+            if bad is not None:
+                bad.append(row)
             return "error"
 
         return (
             csv.ReadOptions(use_threads=threads, block_size=block, autogenerate_column_names=True),
             csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=note
+                delimiter=self.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=None if bad is None else note,
             ),
         )
 
@@ -131,10 +148,7 @@ class File:
                 raise InputError(self._misread("utf-16"))
 
     def _misread(self, proposed: str = "latin-1") -> str:
-        return (
-            f"{self.name} is not written in {self.encoding}; say how it is, for instance "
-            f"encoding={proposed!r}."
-        )
+        return f"{self.name} is not written in {self.encoding}; state its encoding, such as {proposed}."
 
     def _sentence(self, problem: str, bad: list[Any]) -> str:
         if bad:
@@ -144,7 +158,7 @@ class File:
                 f"row {row.number} of {self.name} (the header is row 1) has {fields}, not "
                 f"{row.expected_columns}; mend it, or quote the fields that hold a separator."
             )
-        if problem == MISREAD or "UTF8" in problem:
+        if "UTF8" in problem:
             return self._misread()
         if problem == DAMAGED:
             return f"{self.name} is damaged or cut short; copy or write it again."
@@ -155,7 +169,7 @@ class File:
         return f"{self.name} cannot be read as separated values; check its quotes, or save it again."
 
 
-def _problem(step: Callable[[int, bool, list[Any]], Any], *how: Any) -> Any:
+def _problem(step: Callable[[int, bool, list[Any] | None], Any], *how: Any) -> Any:
     """What the step returns, or pyarrow's complaint: for our eyes only, it quotes the data."""
     try:
         return step(*how)

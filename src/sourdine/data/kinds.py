@@ -42,7 +42,7 @@ def settle(column: Any, label: str) -> Any:
         pass
     raise InputError(
         f"{label} cannot be turned into numbers or text, or holds bytes that are not UTF-8; mend it, "
-        "or leave the column out with columns=."
+        "or leave the column out."
     )
 
 
@@ -129,7 +129,7 @@ def _text(column: Any, label: str) -> Any:
     if not strings and not raw:
         raise InputError(
             f"{label} holds values of type {_plain(kind)}, which are neither numbers nor text; turn "
-            "them into one of the two, or leave the column out with columns=."
+            "them into one of the two, or leave the column out."
         )
     column.validate(full=True)
     return column.cast(pa.large_string())

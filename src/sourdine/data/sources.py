@@ -153,7 +153,7 @@ def _arrow(values: Any, label: str) -> Any:
     if array is None:
         raise InputError(
             f"{label} holds values that are neither numbers nor valid text; turn them into one of the "
-            "two, or leave the column out with columns=."
+            "two, or leave the column out."
         )
     return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
 

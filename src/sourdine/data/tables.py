@@ -96,7 +96,7 @@ def read(
     """
     found = sources.find(source, encoding)
     places = _places(found.columns, columns, found.name)
-    stated = _stated(missing, tuple(places), found.name)
+    stated = _stated(missing, found.columns, found.name)
     arrays = found.load(list(places.values()))
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1:
@@ -133,13 +133,11 @@ def _places(names: Sequence[str], columns: Sequence[str] | None, table: str) -> 
         if name not in where:
             raise InputError(_unknown(name, names, table))
         if seen[name] > 1:
-            raise InputError(
-                f"{table} has two columns called {name!r}; rename one, or leave them out with columns=."
-            )
+            raise InputError(f"{table} has two columns called {name!r}; rename one, or leave them out.")
         if not name.strip():
             raise InputError(
                 f"{table} has a column without a name, perhaps a row index; write it without the index "
-                "(pandas: index=False), give it a name, or name the columns to read with columns=."
+                "(pandas: index=False), give it a name, or name the columns to read."
             )
     return {name: where[name] for name in wanted}
 
@@ -176,8 +174,8 @@ def _finite(column: Any, stated: float | None, name: str, label: str) -> npt.NDA
     if not known.all():
         if stated is None:
             raise InputError(
-                f"{label} has missing, NaN or infinite values; state the number that takes their "
-                f"place, for instance missing={{{name!r}: 0}}, or leave the column out with columns=."
+                f"{label} has missing, NaN or infinite values; state the number that takes their place "
+                f"(missing {name}=0, chosen without looking), or leave the column out."
             )
         values[~known] = stated
     values.flags.writeable = False

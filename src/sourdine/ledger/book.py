@@ -37,18 +37,21 @@ from sourdine.errors import (
 )
 from sourdine.events import Event
 from sourdine.ledger import store
-from sourdine.ledger.record import CHARGE, RESERVE, SETTLE, START, Chain, Entry, Tally, settled
+from sourdine.ledger.record import CHARGE, RESERVE, SETTLE, Chain, Entry, Tally, settled
 
 
 @dataclass(frozen=True)
 class Spent:
     """What has been spent: epsilon at the budget's delta, how it was added up, and what is left.
 
-    `left` is the largest epsilon of one more pure release that would be granted.
+    `left` is the largest epsilon of one more pure release that would be granted; `delta` is what
+    releases with a delta of their own have used, and `delta_left` what is kept for more of them.
     """
 
     epsilon: float
     left: float
+    delta: float
+    delta_left: float
     releases: int
     method: str
 
@@ -60,37 +63,62 @@ class Ledger:
     budget: needed to make a new ledger; for one that exists it must be the same, if given.
     population: whose data this is about, in words; one ledger serves one population. The same people
     in a second ledger have a second budget: the guarantee is then the sum of both.
+    lazy: a new ledger is made by its first granted charge, not before.
     """
 
     def __init__(
-        self, where: str | Path | None, budget: Budget | None = None, *, population: str | None = None
+        self,
+        where: str | Path | None,
+        budget: Budget | None = None,
+        *,
+        population: str | None = None,
+        lazy: bool = False,
     ) -> None:
+        if not isinstance(where, str | Path | None) or not isinstance(budget, Budget | None):
+            raise InputError("a ledger is opened by its path or URL, and a budget: Budget(1, 1e-6).")
         self._store = store.Store(where)
         self._lock = threading.RLock()
-        if not self._store.exists():
-            if budget is None:
-                raise LedgerError(
-                    f"there is no ledger at {self._store.name}; give a budget to start one."
-                )
-            self._store.create(_settings(budget, population or ""))
+        self._exists = self._store.exists()
+        if self._exists:
+            self._open(budget, population)
+            return
+        if budget is None:
+            raise LedgerError(f"there is no ledger at {self.name}; start one with a budget.")
+        self.budget, self.population = budget, population or ""
+        self._filter = Filter(budget)
+        self._tally = Tally(self._filter, "")
+        if not lazy:
+            self._make()
+
+    def _make(self) -> None:
+        self._store.create(_settings(self.budget, self.population))
+        self._exists = True
+        self._open(self.budget, None)  # somebody may have been quicker, with another budget
+
+    def _open(self, budget: Budget | None, population: str | None) -> None:
         with self._store.reading() as connection:
             row = store.read_settings(connection)
         self.budget = Budget(row["epsilon"], row["delta"], row["unit"], row["adjacency"])
-        self.population: str = row["population"]
+        self.population = str(row["population"])
         self._filter = Filter(self.budget)
-        self._tally = Tally(self._filter)
+        self._tally = Tally(self._filter, store.fixed(row))
         if budget is not None:
-            _check_same(self._store.name, self.budget, budget)
+            _check_same(self.name, self.budget, budget)
         if population is not None and population != self.population:
             about = repr(self.population) if self.population else "a population without a name"
             raise LedgerError(
-                f"the ledger {self._store.name} is about {about}, not {population!r}; name the ledger "
-                "of the people in question."
+                f"the ledger {self.name} is about {about}, not {population!r}; name the ledger of the "
+                "people in question."
             )
 
     @property
     def name(self) -> str:
         return self._store.name
+
+    @property
+    def exists(self) -> bool:
+        """Whether it has been made; a lazy one is made by its first charge."""
+        return self._exists
 
     @property
     def kept(self) -> bool:
@@ -124,6 +152,8 @@ class Ledger:
         """
         identity = reservation if isinstance(reservation, int) else reservation.id
         _check_event(ran, empty=True)
+        if not self._exists:
+            raise InputError(f"entry {identity} is no open reservation: nothing was ever reserved.")
         with self._lock, self._store.writing() as connection:
             tally = self._read(connection)
             counted = settled(tally.reserved(identity), ran, because)
@@ -135,23 +165,33 @@ class Ledger:
     def spent(self) -> Spent:
         """What all entries add up to now."""
         with self._lock:
-            with self._store.reading() as connection:
-                tally = self._read(connection)
+            tally = self._tally
+            if self._exists:
+                with self._store.reading() as connection:
+                    tally = self._read(connection)
             epsilon, method = self._filter.epsilon(tally.cost), "filter"
-            if tally.alone is not None:
-                epsilon, method = self._alone(tally.alone), "curve"
-            releases = tally.releases.total()
+            if tally.alone is not None and (alone := self._alone(tally.alone)) < 0.99 * epsilon:
+                epsilon, method = alone, "curve"
+            releases, used = tally.releases.total(), tally.cost.delta
             left = self._filter.left(tally.cost) if releases else self.budget.epsilon
-            return Spent(epsilon, left, releases, method)
+            rest = max(0.0, self._filter.delta_approximate - used)
+            return Spent(epsilon, left, used, rest, releases, method)
+
+    def price(self, event: Event) -> float:
+        """What one release counts for beside others, as an epsilon at the budget's delta."""
+        return self._filter.epsilon(self._filter.cost(event))
 
     def history(self) -> list[Entry]:
         """Every entry, oldest first, checked against the chain."""
+        if not self._exists:
+            return []
         with self._store.reading() as connection:
-            chain, entries = Chain(), []
+            row = store.read_settings(connection)
+            chain, entries = Chain(store.fixed(row)), []
             for entry, chained in store.read_entries(connection, 0):
                 chain.add(entry, chained)
                 entries.append(entry)
-            _check_head(chain, store.read_settings(connection))
+            _check_head(chain, row)
         return entries
 
     def _grant(
@@ -159,6 +199,9 @@ class Ledger:
     ) -> Entry:
         _check_event(event)
         self._filter.cost(event)  # the slow part, before anybody has to wait for the lock
+        if not self._exists:
+            self._check(self._tally, event, label)
+            self._make()
         with self._lock, self._store.writing() as connection:
             tally = self._read(connection)
             self._check(tally, event, label)
@@ -167,18 +210,26 @@ class Ledger:
             return entry
 
     def _check(self, tally: Tally, event: Event, label: str) -> None:
-        total = tally.cost + self._filter.cost(event)
+        cost = self._filter.cost(event)
+        total = tally.cost + cost
         if self._filter.allows(total):
             return
-        epsilon, left = self._filter.epsilon(total), f"{self._filter.left(tally.cost):.4g} is left. "
+        epsilon, left = self._filter.epsilon(total), self._filter.left(tally.cost)
         if not tally.releases:
-            epsilon, left = self._alone(event), ""
+            epsilon, left = self._alone(event), self.budget.epsilon
             if epsilon <= self.budget.epsilon:
                 return
+        elif cost.delta and total.delta > self._filter.delta_approximate:
+            rest = max(0.0, self._filter.delta_approximate - tally.cost.delta)
+            raise BudgetError(
+                f"{label!r} was not run: its delta of {cost.delta:.4g} is more than the {rest:.4g} "
+                "that this ledger still keeps for releases with a delta of their own. Lower its delta."
+            )
         raise BudgetError(
-            f"{label!r} was not run: it would bring the total to epsilon={epsilon:.4g} at "
+            f"{label!r} was not run: it would bring the total to epsilon={epsilon:.6g} at "
             f"delta={self.budget.delta:g}, over the budget of {self.budget.epsilon:g} per "
-            f"{self.budget.unit}; {left}Lower its epsilon or ask for a larger budget."
+            f"{self.budget.unit}, of which {left:.4g} is left. Lower its epsilon or ask for a larger "
+            "budget."
         )
 
     def _alone(self, event: Event) -> float:
@@ -200,7 +251,7 @@ class Ledger:
                 self._tally.add(entry, chained)
             _check_head(self._tally, row)
         except SourdineError:
-            self._tally = Tally(self._filter)
+            self._tally = Tally(self._filter, store.fixed(row))
             raise
         return self._tally
 
@@ -221,7 +272,6 @@ def _settings(budget: Budget, population: str) -> dict[str, object]:
         "population": population,
         "made": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "entries": 0,
-        "head": START,
     }
 
 

@@ -2,8 +2,8 @@
 
 Entries are only ever added. A charge counts its event. A reservation counts its whole plan until a
 settlement refers to it and says what was run. Each entry carries a hash of itself and of the entry
-before, so that a lost or altered line is noticed (by accident, that is: whoever can write the file can
-also write new hashes; the certificate's signature is against that).
+before, the first one of the budget, so that a lost or altered line is noticed (by accident, that is:
+whoever can write the file can also write new hashes; the certificate's signature is against that).
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ CHARGE, RESERVE, SETTLE = "charge", "reserve", "settle"
 INDEPENDENT = ("crash", "clock", "interrupt")
 """Reasons to stop that do not depend on private outputs: what was not run comes back."""
 REASONS = ("done", *INDEPENDENT, "outputs")
-START = "0" * 64
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,11 @@ def _event(text: str) -> Event:
 
 
 class Chain:
-    """Where the entries read so far have come to."""
+    """Where the entries read so far have come to; it starts from what was fixed with the ledger."""
 
-    def __init__(self) -> None:
+    def __init__(self, fixed: str) -> None:
         self.entries = 0
-        self.head = START
+        self.head = hashlib.sha256(fixed.encode()).hexdigest()
 
     def add(self, entry: Entry, chained: str) -> None:
         """Take one more entry, whose stored hash is `chained`."""
@@ -78,8 +77,8 @@ class Chain:
 class Tally(Chain):
     """What the entries so far add up to."""
 
-    def __init__(self, rules: Filter) -> None:
-        super().__init__()
+    def __init__(self, rules: Filter, fixed: str) -> None:
+        super().__init__(fixed)
         self._rules = rules
         self._tab = Tab()
         self._open: dict[int, Event] = {}

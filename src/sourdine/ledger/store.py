@@ -9,11 +9,12 @@ taken for a fresh budget.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -23,12 +24,13 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool, StaticPool
 
 from sourdine.errors import LedgerError
-from sourdine.ledger.record import Entry
+from sourdine.ledger.record import Chain, Entry
 
 VERSION = 1
 _LOCK = 0x736F7572  # any fixed number: all ledgers' writers on one database wait for each other
-_WAIT = 60.0  # seconds to wait for another writer
+_WAIT = 30.0  # seconds to wait for another writer
 
+_FIXED = ("version", "epsilon", "delta", "unit", "adjacency", "population", "made")
 _metadata = sa.MetaData()
 ledger_table = sa.Table(
     "sourdine_ledger",
@@ -37,7 +39,7 @@ ledger_table = sa.Table(
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("epsilon", sa.Double, nullable=False),
     sa.Column("delta", sa.Double, nullable=False),
-    *(sa.Column(name, sa.Text, nullable=False) for name in ("unit", "adjacency", "population", "made")),
+    *(sa.Column(name, sa.Text, nullable=False) for name in _FIXED[3:]),
     sa.Column("entries", sa.Integer, nullable=False),
     sa.Column("head", sa.Text, nullable=False),
 )
@@ -56,7 +58,7 @@ entry_table = sa.Table(
 class Store:
     """One ledger's tables, behind short exclusive transactions."""
 
-    def __init__(self, where: str | Path | None) -> None:
+    def __init__(self, where: str | Path | None, name: str | None = None) -> None:
         self.name = "in memory" if where is None else str(where)
         self.kept = where is not None
         if where is None:
@@ -67,6 +69,7 @@ class Store:
         else:
             self.path = Path(where)
             self._url = sa.URL.create("sqlite", database=str(self.path))
+        self.name = name or self.name
         self._engine, self._process = self._connected(), os.getpid()
         weakref.finalize(self, _disconnect, self._engine, self._process)
 
@@ -155,7 +158,7 @@ class Store:
         except OSError as error:
             raise LedgerError(f"the ledger {self.name} cannot be made: {error.strerror}.") from None
         try:
-            with Store(draft).writing() as connection:
+            with Store(draft, self.name).writing() as connection:
                 _fill(connection, settings)
             _place(Path(draft), self.path)
         except OSError as error:
@@ -200,7 +203,13 @@ def _prepare(connection: sqlite3.Connection, _: object) -> None:
 def _fill(connection: sa.Connection, settings: dict[str, Any]) -> None:
     _metadata.create_all(connection)
     if connection.execute(sa.select(ledger_table.c.id)).first() is None:
-        connection.execute(ledger_table.insert(), {"id": 1, "version": VERSION, **settings})
+        row = {"id": 1, "version": VERSION, **settings}
+        connection.execute(ledger_table.insert(), {**row, "head": Chain(fixed(row)).head})
+
+
+def fixed(row: Mapping[Any, Any]) -> str:
+    """What never changes about a ledger, as one text."""
+    return json.dumps({name: row[name] for name in _FIXED})
 
 
 def read_settings(connection: sa.Connection) -> sa.RowMapping:
@@ -233,8 +242,8 @@ def write_entry(connection: sa.Connection, entry: Entry, chained: str) -> None:
 
 def _sentence(name: str, complaint: str) -> str:
     reasons = {
-        "locked": f"is locked by another process since {_WAIT:.0f} seconds; try again later",
-        "readonly": "is read-only; ask for the right to write, or copy it where you may",
+        "locked": f"has been locked by another process for {_WAIT:.0f} seconds; try again later",
+        "readonly": "is read-only; ask for the right to write",
         "read-only": "is read-only; ask for the right to write, or connect to the primary server",
         "not a database": "is no ledger or is damaged; restore it from a copy",
         "malformed": "is damaged; restore it from a copy",

@@ -70,10 +70,18 @@ class _Additive(ABC):
         source = source or secure()
         if isinstance(value, int | float | Fraction | np.number):
             return float(self.grid * (_rounded(value, self.grid) + self.noise(1, source)[0]))
+        if not isinstance(value, list | tuple | np.ndarray):
+            raise InputError(f"noise is added to a number or a vector, not to {type(value).__name__}.")
         self._check_vector(len(value))
         noise = self.noise(len(value), source)
         steps = [_rounded(item, self.grid) + draw for item, draw in zip(value, noise, strict=True)]
         return np.array([float(self.grid * step) for step in steps])
+
+    def releases(self, value: Number, count: int, source: Source | None = None) -> NDArray[np.float64]:
+        """So many independent releases of one number: for audits, each costs what one costs."""
+        start = _rounded(value, self.grid)
+        noise = self.noise(count, source or secure())
+        return np.array([float(self.grid * (start + draw)) for draw in noise])
 
     def _check_vector(self, size: int) -> None:
         if isinstance(self.sensitivity, int | float):
@@ -106,7 +114,7 @@ class Laplace(_Additive):
     whole: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.epsilon(self.epsilon))
+        object.__setattr__(self, "epsilon", checks.release_epsilon(self.epsilon))
         object.__setattr__(self, "sensitivity", _plain(self.sensitivity))
         checks.adjacency(self.adjacency)
         _check_whole(self.whole, self._shape)

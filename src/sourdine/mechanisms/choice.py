@@ -28,7 +28,7 @@ class _Choice:
     adjacency: str = "zero-out"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", checks.epsilon(self.epsilon))
+        object.__setattr__(self, "epsilon", checks.release_epsilon(self.epsilon))
         object.__setattr__(self, "sensitivity", checks.positive("sensitivity", self.sensitivity))
         checks.adjacency(self.adjacency)
 

@@ -70,7 +70,7 @@ class RandomizedResponse:
     def of_epsilon(cls, epsilon: float, choices: Sequence[str] = ("no", "yes")) -> RandomizedResponse:
         """The most truthful answers that are epsilon-DP."""
         k = len(choices)
-        return cls(k / (k + math.expm1(checks.epsilon(epsilon))) * (1 + 1e-15), tuple(choices))
+        return cls(k / (k + math.expm1(checks.release_epsilon(epsilon))) * (1 + 1e-15), tuple(choices))
 
     @property
     def gamma(self) -> float:

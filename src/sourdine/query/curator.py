@@ -62,6 +62,8 @@ class Curator:
         confidence: float = 0.95,
         source: Source | None = None,
     ) -> None:
+        if not isinstance(budget, Budget | Ledger):
+            raise InputError("give a budget, such as Budget(1, 1e-6), or a Ledger to draw on.")
         self.ledger = budget if isinstance(budget, Ledger) else Ledger(None, budget)
         self.adjacency = self.ledger.budget.adjacency
         self.confidence = checks.probability("confidence", confidence)
@@ -69,13 +71,13 @@ class Curator:
         self._source = source or secure()
         if (user is None) == (self.ledger.budget.unit == "user"):
             raise InputError(
-                "the budget protects users, so name the column that tells whose row it is (user=)."
+                "the budget protects users, so name the user column, which tells whose row it is."
                 if user is None
-                else "a user column was given, but the budget protects single examples; ask for "
-                'unit="user".'
+                else "a user column was given, but the budget protects single examples; ask for one "
+                "with unit user."
             )
         if user is None and rows_per_user != 1:
-            raise InputError("rows_per_user is for unit user; an example is one row.")
+            raise InputError("rows per user are for unit user; an example is one row.")
         names = () if user is None else (user,)
         self.table = (
             data
@@ -127,8 +129,7 @@ class Curator:
         """For each declared key the rows that hold it. Keys read off the data would be a release."""
         if keys is None or isinstance(keys, str) or not len(keys):
             raise InputError(
-                f"grouping by {by!r} needs the keys to report, declared without looking at the data: "
-                "keys=[...]."
+                f"grouping by {by!r} needs the keys to report, declared without looking at the data."
             )
         values = [self._key(by, key) for key in keys]
         # 1, 1.0 and "1" are one key: a row in two groups would move both, and only one is charged.

@@ -30,7 +30,15 @@ from sourdine.query.words import Words
 
 
 class Session(Words):
-    """Questions about numbers and groups; `Words` has those about text."""
+    """Budgeted questions to a table of private records.
+
+    data: a path to CSV, TSV or Parquet, or a pandas, polars or pyarrow table. budget: a Budget, or a
+    Ledger to draw on. user: the column that names the person, for unit "user", of whom rows_per_user
+    rows count. columns, missing, encoding: what to read and how; see `sourdine.data.tables.read`.
+
+    Ask count, sum, mean, variance, quantile, histogram, word_counts and top_words, each with an
+    epsilon; `where` takes conditions such as "stars >= 4", `by` and `keys` group.
+    """
 
     def count(
         self,
@@ -210,7 +218,7 @@ class Session(Words):
         # A row moves its ranks by at most max(level, 1 - level), a replaced one by 1.
         move = 1.0 if self.adjacency == "replace-one" else math.nextafter(max(level, 1 - level), 2.0)
         middle, ends = (
-            Exponential(share * checks.epsilon(epsilon), move * self._rows, self.adjacency)
+            Exponential(share * checks.release_epsilon(epsilon), move * self._rows, self.adjacency)
             for share in (0.5, 0.25)
         )
         far = Fraction(ends.gap(len(cells), 1 - (1 - self.confidence) / 2))
@@ -234,7 +242,7 @@ class Session(Words):
         epsilon: float,
     ) -> list[list[Moment]]:
         """Means of several values over each group: noisy sums over a public or a noisy count."""
-        share = checks.epsilon(epsilon) / (len(values) + (size is None))
+        share = checks.release_epsilon(epsilon) / (len(values) + (size is None))
         noise = Laplace(share, self._moves(len(groups), 2.0), self.adjacency)
         drawn = [(noise, exact_sums(one, groups)) for one in values]
         if size is not None:
@@ -266,7 +274,8 @@ class Moment:
         if self._counting is None:
             width = self._noise.half_width(1 - outside) / self._count
             mean = self._total / self._count
-            ends = mean - width, mean + width
+            # A mean beyond the range keeps an interval inside it: wider than need be, never a point.
+            ends = min(mean, 1.0) - width, max(mean, -1.0) + width
         else:
             mean = self._total / self._count if self._count >= 1 else 0.0
             widths = self._noise.scale, self._counting.scale

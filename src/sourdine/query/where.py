@@ -1,8 +1,9 @@
 """Which rows a question is about: plain conditions, so that no row can make a filter fail.
 
 A condition is a column, a comparison and a value: `stars >= 4`, `city == Paris`, `city != 'New York'`.
-Several conditions must all hold. The value decides nothing at run time: a column of numbers is compared
-with a number, a column of text with a text, and both are checked before any row is looked at.
+Several conditions must all hold. A column of numbers is compared with a number (or true and false), a
+column of text with a text, in the order of its characters: so ISO dates compare as dates. Both are
+checked before any row is looked at.
 """
 
 from __future__ import annotations
@@ -28,12 +29,21 @@ _COMPARISONS = {
     ">": operator.gt,
     "<": operator.lt,
 }
+_TEXTS = {
+    "==": pc.equal,
+    "=": pc.equal,
+    "!=": pc.not_equal,
+    ">=": pc.greater_equal,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    "<": pc.less,
+}
 _SHAPE = re.compile(r"\s*(.+?)\s*(==|!=|>=|<=|=|>|<)\s*(.*?)\s*", re.DOTALL)
 
 
 def parse(condition: str) -> tuple[str, str, str]:
     """Column, comparison and value of a condition as it is written."""
-    found = _SHAPE.fullmatch(condition)
+    found = _SHAPE.fullmatch(condition) if isinstance(condition, str) else None
     if found is None:
         raise InputError(
             f"the condition {condition!r} is not understood; write a column, a comparison and a value, "
@@ -55,15 +65,11 @@ def rows(table: Table, conditions: Sequence[str]) -> NDArray[np.bool_] | None:
 
 def _holds(table: Table, column: str, comparison: str, value: str) -> NDArray[np.bool_]:
     if column in table.texts:
-        if comparison not in ("==", "=", "!="):
-            raise InputError(
-                f"column {column!r} holds text, which is compared with == or != only, not {comparison}."
-            )
-        same: Any = pc.equal(table.text(column), value).to_numpy(zero_copy_only=False)
-        return np.asarray(same if comparison != "!=" else ~same, dtype=np.bool_)
+        mask: Any = _TEXTS[comparison](table.text(column), value)
+        return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
     numbers = table.number(column)
     try:
-        limit = float(value)
+        limit = float({"true": 1, "false": 0}.get(value.lower(), value))
     except ValueError:
         raise InputError(
             f"column {column!r} holds numbers, but {value!r} is none; compare it with a number."

@@ -41,7 +41,7 @@ class Words(Curator):
             if delta is None:
                 raise InputError(
                     "words read off private text need a delta, the probability that a word of one "
-                    "person comes out; give delta=1e-6, or a public vocabulary."
+                    "person comes out, such as 1e-8; or give a public vocabulary."
                 )
             open_counts = OpenCounts(epsilon, delta, most, self.adjacency)
             counts = self._users(column, None, most, where)
@@ -91,7 +91,7 @@ class Words(Curator):
     def _worded(self, label: str, counts: Mapping[str, float], noise: Laplace) -> dict[str, Answer]:
         width = noise.half_width(self.confidence)
         return {
-            word: Answer(float(x), x - width, x + width, self.confidence, f"{label}: {word}")
+            word: Answer(float(x), float(x - width), float(x + width), self.confidence, label)
             for word, x in counts.items()
         }
 
