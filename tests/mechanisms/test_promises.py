@@ -81,7 +81,7 @@ TRIALS = {
         Laplace(1.0, Ball(2, 2), whole=True),
         Laplace(1 / 0.9, Ball(2, 2), whole=True),
         ([0, 5], [2, 5]),
-        100_000,
+        150_000,
     ),
     "Gaussian": Trial(Gaussian(1.0), Gaussian(0.9), (-3.0, -2.0), 150_000),
     "Gaussian of vectors": Trial(
@@ -96,12 +96,12 @@ TRIALS = {
         claim=GaussianEvent(0.998),
     ),
     "exponential mechanism": Trial(Exponential(2.0), Exponential(2 / 0.9), ([0, 1], [1, 0]), 100_000),
-    "noisy max": Trial(NoisyMax(1.0), NoisyMax(1 / 0.9), ([0, 2, -9], [1, 1, -8]), 100_000),
+    "noisy max": Trial(NoisyMax(1.0), NoisyMax(1 / 0.9), ([0, 2, -9], [1, 1, -8]), 150_000),
     "open vocabulary": Trial(
         OpenCounts(1.0, 0.02, 1),
         OpenCounts(1 / 0.9, 0.02, 1),
         ({"all": 8}, {"all": 9}),
-        80_000,
+        60_000,
         claim=OpenCounts(1.0, 0.02, 1).noise.event,
     ),
 }
@@ -149,9 +149,9 @@ def test_seeded_draws_keep_it_too(name: str) -> None:
 def test_a_word_of_one_person_comes_out_with_probability_delta_at_most() -> None:
     mechanism = OpenCounts(1.0, 0.02, 2)
     neighbours = ({"all": 9, "secret": 1, "other": 1}, {"all": 9})
-    trial = Trial(mechanism, None, neighbours, 40_000)
+    trial = Trial(mechanism, None, neighbours, 20_000)
     finding = found(trial, mechanism, secure())
     assert finding.kept
     # Against the pure part alone the rare word is a violation: delta is really used.
-    pure = Trial(mechanism, None, neighbours, 40_000, claim=mechanism.noise.event)
+    pure = Trial(mechanism, None, neighbours, 20_000, claim=mechanism.noise.event)
     assert not found(pure, mechanism, secure()).kept

@@ -444,3 +444,6 @@ def test_an_answer_reads_well() -> None:
 def test_a_session_is_a_context() -> None:
     with session() as asked:
         assert asked.count(epsilon=1.0).confidence == 0.95
+    with pytest.raises(InputError, match="session is closed"):
+        asked.count(epsilon=1.0)
+    assert len(asked.ledger.history()) == 1

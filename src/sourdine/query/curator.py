@@ -12,7 +12,6 @@ sum by exactly what the sensitivity says; floats would not (Casacuberta et al. 2
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from types import TracebackType
@@ -89,6 +88,8 @@ class Curator:
         self._owner = people.owners(self.table, user) if user is not None else None
         self._counts = people.first_rows(self._owner, self._rows) if self._owner is not None else None
         self.fingerprint = _fingerprint(self.table) if self.ledger.kept else ""
+        self._codes: dict[str, tuple[NDArray[np.int64], dict[str, int]]] = {}
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -96,10 +97,12 @@ class Curator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return None
+        self._closed = True
 
     def _released(self, label: str, drawn: Sequence[tuple[Mechanism, Any]]) -> list[Any]:
         """Charge for all mechanisms together, then draw from each: here, and nowhere else."""
+        if self._closed:
+            raise InputError("this session is closed; open another one on the same ledger.")
         event = compose(mechanism.event for mechanism, _ in drawn)
         self.ledger.charge(event, label, source=self._source.kind, data=self.fingerprint)
         return [mechanism.release(value, self._source) for mechanism, value in drawn]
@@ -153,11 +156,14 @@ class Curator:
                 f"column {column!r} holds numbers, but the key {key!r} is none; declare numbers."
             ) from None
 
-    @functools.lru_cache(maxsize=32)  # noqa: B019 (a session lives as long as its table)
     def _dictionary(self, column: str) -> tuple[NDArray[np.int64], dict[str, int]]:
-        encoded = self.table.text(column).dictionary_encode()
-        words = {word: code for code, word in enumerate(encoded.dictionary.to_pylist())}
-        return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64), words
+        """A column of text as numbers, and the number of each text."""
+        if column not in self._codes:
+            encoded = self.table.text(column).dictionary_encode()
+            words = {word: code for code, word in enumerate(encoded.dictionary.to_pylist())}
+            codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+            self._codes[column] = codes, words
+        return self._codes[column]
 
     def _label(
         self, name: str, column: str | None, conditions: Sequence[str] = (), by: str | None = None
