@@ -329,3 +329,14 @@ def test_no_verb_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys)
     assert code == 0
     assert "account" in out
+
+
+def test_a_wrong_verb_gets_one_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "qery")
+    assert (
+        code == 2
+        and err == "sourdine: No such command 'qery'. Did you mean 'query'? See sourdine --help.\n"
+    )
+    code, _, err = run(capsys, "figures", "--nonsense")
+    assert code == 2 and "--nonsense" in err and err.endswith(" See sourdine --help.\n")
+    assert run(capsys, "ledger")[0] == 2  # shows its help

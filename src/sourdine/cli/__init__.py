@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error.format_message())
         return 2
     except click.exceptions.ClickException as error:
-        return _fail(f"{error.format_message().rstrip('.')}. See sourdine --help.", 2)
+        return _fail(f"{_sentence(error)} See sourdine --help.", 2)
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _fail(_STOPPED, 130)
     except BrokenPipeError:
@@ -72,6 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"the output could not be written: {error.strerror}. {_KEPT}", 1)
     return _fail(_STOPPED, 130) if code == 130 else int(code or 0)
+
+
+def _sentence(error: click.exceptions.ClickException) -> str:
+    """click's complaint, with one stop and without the suggestion that two versions of it both add."""
+    parts = error.format_message().split(" Did you mean ")
+    text = " Did you mean ".join(dict.fromkeys(parts))
+    return text if text.endswith(("?", ".")) else f"{text}."
 
 
 def _fail(sentence: str, code: int) -> int:

@@ -65,7 +65,8 @@ class Store:
             self._url, self.path = sa.make_url("sqlite://"), None
         elif "://" in str(where):
             self._url, self.path = self._parsed(str(where)), None
-            self.name = self._url.render_as_string(hide_password=True)
+            plain = self._url.set(drivername="postgresql")  # as it was typed, but for the password
+            self.name = plain.render_as_string(hide_password=True)
         else:
             self.path = Path(where)
             self._url = sa.URL.create("sqlite", database=str(self.path))
