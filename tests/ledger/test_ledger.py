@@ -369,6 +369,29 @@ def test_a_missing_or_altered_line_is_noticed(path: Path, damage: str) -> None:
             use()
 
 
+def test_a_deleted_ledger_is_no_fresh_start(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    ledger.charge(TENTH, "x")
+    path.unlink()
+    for act in (lambda: ledger.charge(TENTH, "y"), ledger.spent, ledger.history):
+        with pytest.raises(LedgerError, match="cannot be opened"):
+            act()
+    assert not path.exists()
+
+
+def test_a_ledger_stays_the_same_after_a_change_of_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "é #1?").mkdir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "é #1?")
+    ledger = Ledger("a b%20.sqlite", Budget(1.0))
+    monkeypatch.chdir(tmp_path / "other")
+    ledger.charge(TENTH, "x")
+    assert len(Ledger(tmp_path / "é #1?" / "a b%20.sqlite").history()) == 1
+    assert not list((tmp_path / "other").iterdir())
+
+
 def test_an_older_copy_put_back_is_noticed_by_whoever_saw_the_newer(path: Path) -> None:
     ledger = Ledger(path, Budget(1.0))
     old = path.read_bytes()
@@ -408,9 +431,7 @@ def test_a_read_only_ledger_can_be_read_but_not_charged(tmp_path: Path) -> None:
     from sourdine.ledger import store
 
     ledger = Ledger(path)
-    ledger._store._url = ledger._store._url.set(
-        database=f"file:{path}", query={"mode": "ro", "uri": "true"}
-    )
+    ledger._store._url = ledger._store._url.set(query={"mode": "ro", "uri": "true"})
     ledger._store._engine = ledger._store._connected()
     assert isinstance(ledger._store, store.Store)
     assert len(ledger.history()) == 1

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool, StaticPool
@@ -68,8 +69,10 @@ class Store:
             plain = self._url.set(drivername="postgresql")  # as it was typed, but for the password
             self.name = plain.render_as_string(hide_password=True)
         else:
-            self.path = Path(where)
-            self._url = sa.URL.create("sqlite", database=str(self.path))
+            self.path = Path(where).absolute()  # the same file after a change of folder
+            # mode rw: a ledger that was deleted is an error, never a new file and a fresh budget.
+            address = f"file:{quote(str(self.path))}"
+            self._url = sa.URL.create("sqlite", database=address, query={"mode": "rw", "uri": "true"})
         self.name = name or self.name
         self._engine, self._process = self._connected(), os.getpid()
         weakref.finalize(self, _disconnect, self._engine, self._process)
