@@ -29,6 +29,7 @@ from sourdine.events import (
     PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    TruncatedPoissonEvent,
     ZcdpEvent,
     compose,
 )
@@ -53,6 +54,7 @@ EVERY_KIND: list[Event] = [
     3 * PoissonEvent(0.5, 2 * GaussianEvent(1.0)) + LaplaceEvent(4.0),
     NOTHING,
     ZcdpEvent(0.125, "zero-out"),
+    TruncatedPoissonEvent(0.01, 10_000, 160, GaussianEvent(1.0)),
 ]
 positive = st.floats(1e-6, 1e6)
 simple = st.one_of(

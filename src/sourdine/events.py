@@ -225,6 +225,31 @@ class PoissonEvent(Event):
 
 
 @dataclass(frozen=True)
+class TruncatedPoissonEvent(Event):
+    """A Poisson lot of `rate` from `records` records, of which at most `most` are kept, at random.
+
+    A lot that never outgrows the memory planned for it; then `event` runs on what was kept.
+    """
+
+    kind: ClassVar[str] = "truncated-poisson"
+    rate: float
+    records: int
+    most: int
+    event: Event
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", checks.rate(self.rate))
+        _keep(self, "records", checks.whole)
+        _keep(self, "most", checks.whole)
+        _check_event(self.event)
+
+    @property
+    def untruncated(self) -> PoissonEvent:
+        """The same lots without a limit."""
+        return PoissonEvent(self.rate, self.event)
+
+
+@dataclass(frozen=True)
 class FixedSizeEvent(Event):
     """`sample` of `records` records are drawn without replacement; then `event` runs on them."""
 

@@ -28,6 +28,7 @@ from sourdine.events import (
     PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    TruncatedPoissonEvent,
 )
 
 SAMPLED = 1000 * PoissonEvent(0.01, GaussianEvent(1.0))
@@ -254,3 +255,28 @@ def test_nothing_and_everything() -> None:
 def test_delta_must_be_a_probability(delta: float) -> None:
     with pytest.raises(InputError, match="delta"):
         curve(SAMPLED).epsilon(delta)
+
+
+def test_truncated_lots_cost_a_little_more_than_poisson_lots() -> None:
+    step = TruncatedPoissonEvent(0.01, 10_000, 200, GaussianEvent(1.0))
+    plain = curve(1000 * step.untruncated).epsilon(1e-5)
+    cut = curve(1000 * step).epsilon(1e-5)
+    assert plain.upper <= cut.upper <= plain.upper * (1 + 1e-3)  # 200 is ten deviations above 100
+    tight = TruncatedPoissonEvent(0.01, 10_000, 150, GaussianEvent(1.0))
+    tail = 1000 * stats.binom.sf(150, 10_000, 0.01)
+    found = curve(1000 * tight).delta(2.0)
+    exact = curve(1000 * tight.untruncated).delta(2.0)
+    most = exact.upper + (1 + math.exp(2.0)) * tail
+    assert exact.upper < found.upper <= most * (1 + 1e-6)  # or less, from a smaller epsilon
+    assert found.lower <= exact.lower
+    with pytest.raises(NotAccountable, match="add-remove hides"):
+        curve(step, "add-remove")
+    with pytest.raises(NotAccountable, match="sample once"):
+        curve(PoissonEvent(0.5, step))
+
+
+def test_truncation_is_caught_where_it_bites() -> None:
+    """Lots that are always cut say nothing without more: their delta is all but one."""
+    step = TruncatedPoissonEvent(0.5, 100, 10, GaussianEvent(1.0))
+    assert curve(step).delta(1.0).upper == 1.0
+    assert math.isinf(curve(step).epsilon(1e-5).upper) or curve(step).epsilon(1e-5).upper > 100

@@ -149,9 +149,9 @@ def test_seeded_draws_keep_it_too(name: str) -> None:
 def test_a_word_of_one_person_comes_out_with_probability_delta_at_most() -> None:
     mechanism = OpenCounts(1.0, 0.02, 2)
     neighbours = ({"all": 9, "secret": 1, "other": 1}, {"all": 9})
-    trial = Trial(mechanism, None, neighbours, 20_000)
+    trial = Trial(mechanism, None, neighbours, 40_000)
     finding = found(trial, mechanism, secure())
     assert finding.kept
     # Against the pure part alone the rare word is a violation: delta is really used.
-    pure = Trial(mechanism, None, neighbours, 20_000, claim=mechanism.noise.event)
+    pure = Trial(mechanism, None, neighbours, 40_000, claim=mechanism.noise.event)
     assert not found(pure, mechanism, secure()).kept

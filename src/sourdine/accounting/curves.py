@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from sourdine import checks
 from sourdine.accounting import exact, shuffle
@@ -23,6 +24,7 @@ from sourdine.accounting.pairs import ROUNDING, Pair, tails
 from sourdine.accounting.search import largest_above, smallest_below
 from sourdine.errors import ContradictionError, InputError, NotAccountable
 from sourdine.events import (
+    NOTHING,
     ApproximateEvent,
     Event,
     LaplaceEvent,
@@ -30,6 +32,7 @@ from sourdine.events import (
     PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    TruncatedPoissonEvent,
     compose,
 )
 
@@ -195,6 +198,44 @@ class ShuffledCurve(PrivacyCurve):
         return Interval(min(lower, upper), upper)
 
 
+class TruncatedCurve(PrivacyCurve):
+    """Lots that are cut when they grow too large, which happens at all with probability `cut` at most.
+
+    Both neighbours then differ from their untruncated twins by at most `cut` in total variation, so
+    delta grows by (1 + e^epsilon) cut (Chua et al. 2024, Proposition 3.2), and falls by no more.
+    """
+
+    def __init__(self, untruncated: PrivacyCurve, cut: float) -> None:
+        self._untruncated, self._cut = untruncated, cut
+
+    def delta(self, epsilon: float) -> Interval:
+        epsilon = checks.not_negative("epsilon", epsilon)
+        lower = self._untruncated.delta(epsilon).lower - self._extra(epsilon)
+        # The bound rises again for large epsilon; what holds at a smaller one holds here too.
+        upper = min(self._upper(epsilon / 2**halvings) for halvings in range(8))
+        return Interval(max(0.0, lower), min(1.0, upper))
+
+    def epsilon(self, delta: float) -> Interval:
+        delta = checks.delta(delta)
+        # delta(e) <= delta - x and (1 + e^e) cut <= x, for an x that grows until both hold.
+        upper, kept = math.inf, self._extra(0.0)
+        while kept < delta / 2:
+            found = self._untruncated.epsilon_upper(delta - kept)
+            if self._extra(found) <= kept:
+                upper = found
+                break
+            kept = max(2 * kept, self._extra(found))
+        total = delta + self._extra(upper)
+        lower = self._untruncated.epsilon(total).lower if total < 1 else 0.0
+        return Interval(min(lower, upper), upper)
+
+    def _upper(self, epsilon: float) -> float:
+        return self._untruncated.delta(epsilon).upper + self._extra(epsilon)
+
+    def _extra(self, epsilon: float) -> float:
+        return (1 + math.exp(min(epsilon, _LARGEST))) * self._cut
+
+
 class ZcdpCurve(PrivacyCurve):
     """rho-zCDP: delta from the best Rényi order; nothing is known to be attained."""
 
@@ -224,6 +265,8 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
     if not isinstance(event, Event):
         raise InputError(f"{event!r} is no event; build one, for instance GaussianEvent(1.0).")
     parts = event.parts
+    if any(isinstance(part, TruncatedPoissonEvent) for part, _ in parts):
+        return _truncated(event, adjacency, accuracy)
     if any(isinstance(part, NonPrivateEvent) for part, _ in parts):
         return ExactCurve(lambda _: (1.0, 0.0), infinite=1.0)
     if not parts:
@@ -244,6 +287,24 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
         )
     found = [(worst(part, adjacency), count) for part, count in parts]
     return ComposedCurve(found, accuracy, _without_sampling(event, adjacency))
+
+
+def _truncated(event: Event, adjacency: str, accuracy: float) -> PrivacyCurve:
+    """The curve of the untruncated lots, and the probability that any of them had to be cut."""
+    if adjacency == "add-remove":
+        raise NotAccountable(
+            "how often a lot is cut depends on the number of records, which add-remove hides; ask for "
+            "adjacency zero-out."
+        )
+    whole: Event = NOTHING
+    cut = 0.0
+    for part, count in event.parts:
+        if isinstance(part, TruncatedPoissonEvent):
+            # The number of records in a lot is binomial, for both neighbours at most this one.
+            cut += count * float(special.bdtrc(part.most, part.records, part.rate))
+            part = part.untruncated  # noqa: PLW2901
+        whole = whole + count * part
+    return TruncatedCurve(curve(whole, adjacency, accuracy=accuracy), min(1.0, cut * (1 + 1e-9)))
 
 
 def _without_sampling(event: Event, adjacency: str) -> PrivacyCurve:

@@ -21,6 +21,7 @@ from sourdine.events import (
     PoissonEvent,
     RandomizedResponseEvent,
     ShuffledEvent,
+    TruncatedPoissonEvent,
     ZcdpEvent,
 )
 
@@ -136,7 +137,7 @@ def _poisson(event: PoissonEvent, adjacency: str) -> Worst:
 def _check_sampled(event: Event) -> None:
     """Sampling theorems compare a lot with the record to the same lot without it."""
     for part, _ in event.parts:
-        if isinstance(part, PoissonEvent | FixedSizeEvent | ShuffledEvent):
+        if isinstance(part, PoissonEvent | TruncatedPoissonEvent | FixedSizeEvent | ShuffledEvent):
             raise NotAccountable("sampling from a sample has no proven bound here; sample once.")
         black_box = isinstance(part, ApproximateEvent | ExponentialEvent | GdpEvent)
         if black_box and getattr(part, "adjacency", None) == "zero-out":

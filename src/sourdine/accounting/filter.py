@@ -209,7 +209,7 @@ def _pure(event: Event, adjacency: str) -> tuple[float, float]:
     try:
         found = worst(event, adjacency)
     except NotAccountable:
-        if event.kind in ("zcdp", "dp-accounting"):  # these have Rényi bounds only
+        if event.kind in ("zcdp", "dp-accounting", "truncated-poisson"):  # no pairs, but other bounds
             return math.inf, 0.0
         raise
     if isinstance(event, DiscreteGaussianEvent):  # its atoms are cut in the far tail
