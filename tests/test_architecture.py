@@ -38,6 +38,7 @@ MAY_IMPORT = {
         "mechanisms",
         "rng",
     },
+    "sgd": {"accounting", "budget", "checks", "errors", "events", "ledger", "rng"},
     "report": {"accounting", "budget", "checks", "errors", "events"},
     "cli": {
         *(

@@ -202,7 +202,7 @@ class TruncatedCurve(PrivacyCurve):
     """Lots that are cut when they grow too large, which happens at all with probability `cut` at most.
 
     Both neighbours then differ from their untruncated twins by at most `cut` in total variation, so
-    delta grows by (1 + e^epsilon) cut (Chua et al. 2024, Proposition 3.2), and falls by no more.
+    delta grows by at most (1 + e^epsilon) cut (after Chua et al. 2024), and falls by no more.
     """
 
     def __init__(self, untruncated: PrivacyCurve, cut: float) -> None:

@@ -1,0 +1,1 @@
+"""DP-SGD for any PyTorch model. So far: how lots are drawn."""
