@@ -355,7 +355,7 @@ def test_show_budget_export(capsys: pytest.CaptureFixture[str]) -> None:
     run(capsys, *MEAN, "--ledger", "a.sqlite", "--where", "stars > 1")
     code, out, _ = run(capsys, "ledger", "show", "a.sqlite")
     assert code == 0 and "mean of stars where stars > 1" in out
-    assert "spent   epsilon=0.2 by 2 releases: added up by a filter" in out
+    assert "spent   epsilon=0.2 by 2 releases,\n        added up by a filter" in out
     assert "left    epsilon=1.8 for one more question" in out
     found = answer(capsys, "ledger", "show", "a.sqlite")
     assert len(found["history"]) == 2  # type: ignore[arg-type]

@@ -198,7 +198,8 @@ def _say(ledger: Ledger) -> None:
         print("spent   nothing yet")
     else:
         many = "1 release" if spent.releases == 1 else f"{spent.releases} releases"
-        print(f"spent   epsilon={gone} by {many}: {_how(spent.method)}")
+        print(f"spent   epsilon={gone} by {many},")
+        print(f"        {_how(spent.method)}")
     print(f"left    epsilon={left} for one more question")
     if spent.delta:
         print(f"        delta={floor(spent.delta_left, 3)} for questions with a delta of their own")
@@ -206,5 +207,5 @@ def _say(ledger: Ledger) -> None:
 
 def _how(method: str) -> str:
     if method == "curve":
-        return "alone, counted by its own curve"
-    return "added up by a filter, since later ones may depend on answers"
+        return "alone in this ledger, so counted tightly by its own curve"
+    return "added up by a filter, since later ones may depend on earlier answers"
