@@ -1,12 +1,15 @@
 """Settings that hold for all tests."""
 
+import atexit
 import os
+import shutil
 import tempfile
 
 from hypothesis import HealthCheck, settings
 
 # Keys of the tests are made in a folder of their own, never in the user's.
 os.environ["SOURDINE_HOME"] = tempfile.mkdtemp(prefix="sourdine-tests-")
+atexit.register(shutil.rmtree, os.environ["SOURDINE_HOME"], ignore_errors=True)
 
 # The same examples in every run: a red build can be repeated. `--hypothesis-profile=explore` looks further.
 settings.register_profile(

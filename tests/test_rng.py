@@ -2,8 +2,9 @@
 
 import copy
 import hashlib
-import os
 import pickle
+import subprocess
+import sys
 import threading
 from fractions import Fraction
 
@@ -84,15 +85,14 @@ def test_nothing_shows_the_state() -> None:
 
 
 def test_parent_and_child_draw_different_noise() -> None:
-    source = secure()
-    source.bytes(1)
-    read, write = os.pipe()
-    source._process = -1  # what a fork looks like to the source
-    state = source._key
-    source.bytes(1)
-    assert source._key != state
-    os.close(read)
-    os.close(write)
+    code = (
+        "import os, sys\nfrom sourdine.rng import secure\nsource = secure(); source.bytes(1)\n"
+        "read, write = os.pipe()\nchild = os.fork()\n"
+        "if child == 0: os.write(write, source.bytes(16)); os._exit(0)\n"
+        "os.waitpid(child, 0); print(os.read(read, 16) != source.bytes(16))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 def test_threads_never_share_a_draw() -> None:

@@ -336,9 +336,11 @@ class ComposedEvent(Event):
     items: tuple[tuple[Event, int], ...]
 
     def __post_init__(self) -> None:
+        items = []
         for event, count in self.items:
             _check_event(event)
-            checks.whole("the number of repetitions", count)
+            items.append((event, checks.whole("the number of repetitions", count)))
+        object.__setattr__(self, "items", tuple(items))
 
     @property
     def parts(self) -> tuple[tuple[Event, int], ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import weakref
 from fractions import Fraction
 from typing import NoReturn
 
@@ -32,19 +33,17 @@ _NONCE = bytes(16)  # a key serves one block, so that the nonce never repeats un
 class Source:
     """Uniform random bits; make one with `secure()` or `seeded(seed)`."""
 
-    __slots__ = ("_buffer", "_key", "_lock", "_process", "kind")
+    __slots__ = ("__weakref__", "_buffer", "_key", "_lock", "kind")
 
     def __init__(self, key: bytes, kind: str) -> None:
         self.kind = kind
         self._key = key
         self._buffer = bytearray()
         self._lock = threading.Lock()
-        self._process = os.getpid()
+        _SOURCES.add(self)
 
     def bytes(self, count: int) -> bytes:
         """So many uniform bytes, to one caller only."""
-        if self._process != os.getpid():
-            self._after_fork()
         with self._lock:  # two threads must not draw the same noise
             while len(self._buffer) < count:
                 cipher = Cipher(ChaCha20(self._key, _NONCE), mode=None)
@@ -76,7 +75,6 @@ class Source:
         self._lock = threading.Lock()  # another thread of the parent may have held the old one
         if self.kind == "secure":
             self._key, self._buffer = os.urandom(_KEY), bytearray()
-        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return f"<{self.kind} source>"
@@ -86,6 +84,18 @@ class Source:
             "a random source cannot be copied or saved: whoever holds its state can subtract the "
             "noise. Make a new one where it is needed."
         )
+
+
+_SOURCES: weakref.WeakSet[Source] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for source in list(_SOURCES):
+        source._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def secure() -> Source:

@@ -164,6 +164,8 @@ BAD: list[tuple[list[str], str]] = [
     ([*MEAN, "--missing", "txt=1"], "did you mean 'text'"),
     ([*MEAN, "--confidence", "2"], "confidence"),
     ([*MEAN, "--delta", "0.5"], "not below 1/n"),
+    ([*MEAN, "--delta", "0"], "delta is 0"),
+    ([*MEAN, "--budget", "0"], "epsilon is 0"),
     ([*MEAN, "--adjacency", "up"], "adjacency"),
     ([*MEAN, "--rows-per-user", "2"], "an example is one row"),
     ([*MEAN, "--vocabulary", "x"], "are for words"),
@@ -380,6 +382,7 @@ def test_show_budget_export(capsys: pytest.CaptureFixture[str]) -> None:
         (["budget", "a.sqlite", "--epsilon", "3"], "made for epsilon"),
         (["budget", "a.sqlite", "--population", "others"], "not 'others'"),
         (["budget", "b.sqlite", "--epsilon", "1", "--unit", "crowd"], "unit is 'crowd'"),
+        (["budget", "b.sqlite", "--epsilon", "1", "--delta", "0"], "delta is 0"),
     ],
 )
 def test_ledger_refusals(capsys: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
@@ -442,6 +445,7 @@ def test_a_survey_from_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 2 and "answered already" in err
     code, _, err = run(capsys, *RUN)
     assert code == 2 and "already" in err
+    assert len(Path("a.csv").read_text(encoding="utf-8").splitlines()) == 502
 
 
 def test_a_second_survey_of_the_same_people_needs_its_own_share(
@@ -462,6 +466,7 @@ def test_a_second_survey_of_the_same_people_needs_its_own_share(
         ([*NEW, "--gamma", "0.5"], "no privacy"),
         ([*NEW, "--gamma", "0.7"], "between 0"),
         ([*NEW, "--epsilon", "1", "--choices", "yes"], "two different choices"),
+        ([*NEW, "--epsilon", "1", "--budget", "0"], "epsilon is 0"),
         (["survey", "estimate", "none.json", "a.csv"], "cannot be read"),
         (["survey", "estimate", "people.csv", "a.csv"], "no survey"),
     ],

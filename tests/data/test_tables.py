@@ -84,7 +84,7 @@ def test_only_the_named_columns_are_read_and_checked() -> None:
     assert "'bad'" in refusal(source, columns=["note", "bad"])
 
 
-@pytest.mark.parametrize("columns", ["age", [], ["age", "age"], [1], 5])
+@pytest.mark.parametrize("columns", ["age", (), ["age", "age"], [1], 5])
 def test_columns_must_be_a_list_of_names(columns: Any) -> None:
     assert "columns must be a list of column names" in refusal(PEOPLE, columns=columns)
 

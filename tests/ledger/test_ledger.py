@@ -1,10 +1,12 @@
 """The ledger: grants, refusals, reservations, history, and every way in which it cannot be used."""
 
+import contextlib
 import math
 import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sourdine.accounting import curve
+from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
 from sourdine.errors import BudgetError, EventFileError, InputError, LedgerError
 from sourdine.events import (
     NOTHING,
     ApproximateEvent,
+    ComposedEvent,
     DiscreteLaplaceEvent,
     Event,
     GaussianEvent,
@@ -269,8 +273,9 @@ def test_a_lazy_ledger_is_made_by_its_first_charge(path: Path) -> None:
 def test_a_lazy_ledger_that_somebody_else_made_otherwise(path: Path) -> None:
     ledger = Ledger(path, Budget(1.0), lazy=True)
     Ledger(path, Budget(2.0))
-    with pytest.raises(LedgerError, match=r"epsilon 2\.0, not 1\.0"):
-        ledger.charge(TENTH, "x")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"epsilon 2\.0, not 1\.0"):
+            ledger.charge(TENTH, "x")
 
 
 def test_releases_with_a_delta_have_a_share_of_it(path: Path) -> None:
@@ -390,6 +395,87 @@ def test_a_ledger_stays_the_same_after_a_change_of_folder(
     ledger.charge(TENTH, "x")
     assert len(Ledger(tmp_path / "é #1?" / "a b%20.sqlite").history()) == 1
     assert not list((tmp_path / "other").iterdir())
+
+
+def test_another_file_in_its_place_stays_refused(path: Path, tmp_path: Path) -> None:
+    ledger = Ledger(path, Budget(10.0))
+    ledger.charge(TENTH, "x")
+    ledger.spent()
+    for number, budget in enumerate((Budget(1.0), Budget(10.0))):
+        other = tmp_path / f"other{number}.sqlite"
+        Ledger(other, budget).charge(TENTH, "y")
+        path.write_bytes(other.read_bytes())
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="not the one that was opened"):
+                ledger.charge(TENTH, "z")
+
+
+def test_an_interrupt_while_reading_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Ledger(path, Budget(1.0))
+    ledger = Ledger(path)
+    other.charge(ApproximateEvent(0.9, 0.0, "zero-out"), "x")
+    with monkeypatch.context() as patch:
+
+        def stop(self: Filter, event: Event) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(Filter, "cost", stop)
+        with pytest.raises(KeyboardInterrupt):
+            ledger.spent()
+    assert ledger.spent().epsilon == pytest.approx(0.9)
+    with pytest.raises(BudgetError):
+        ledger.charge(ApproximateEvent(0.2, 0.0, "zero-out"), "y")
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_threads_share_a_ledger(path: Path, kept: bool, lazy: bool) -> None:
+    ledger = Ledger(path if kept else None, Budget(1.0), lazy=lazy)
+    granted: list[int] = []
+
+    def work() -> None:
+        for _ in range(8):
+            with contextlib.suppress(BudgetError):
+                granted.append(ledger.charge(ApproximateEvent(0.02, 0.0, "zero-out"), "x").id)
+            ledger.history()
+            ledger.spent()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(granted) == list(range(1, len(granted) + 1))
+    assert len(ledger.history()) == len(granted) == ledger.spent().releases >= 50
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda ledger: ledger.charge(TENTH, 5),
+        lambda ledger: ledger.charge(TENTH, "x", who=7),
+        lambda ledger: ledger.charge(TENTH, "x", data=1.5),
+        lambda ledger: ledger.charge(TENTH, "\ud800"),
+        lambda ledger: ledger.charge(TENTH, "nul \0"),
+    ],
+)
+def test_only_plain_text_goes_into_the_history(path: Path, act) -> None:
+    ledger = Ledger(path, Budget(1.0))
+    with pytest.raises(InputError, match="must be plain text"):
+        act(ledger)
+    assert Ledger(path).charge(ComposedEvent(((TENTH, 2.0),)), "y").id == 1
+    assert len(Ledger(path).history()) == 1
+
+
+def test_a_ledger_made_meanwhile_is_seen(path: Path) -> None:
+    ledger = Ledger(path, Budget(1.0), lazy=True)
+    Ledger(path, Budget(1.0)).charge(TENTH, "x")
+    assert ledger.spent().releases == 1 and len(ledger.history()) == 1
+    third = Ledger(path.with_name("b.sqlite"), Budget(1.0), lazy=True, population="patients")
+    Ledger(path.with_name("b.sqlite"), Budget(1.0), population="others")
+    for _ in range(2):
+        with pytest.raises(LedgerError, match=r"about 'others', not 'patients'"):
+            third.charge(TENTH, "x")
 
 
 def test_an_older_copy_put_back_is_noticed_by_whoever_saw_the_newer(path: Path) -> None:

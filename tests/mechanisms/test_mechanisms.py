@@ -288,6 +288,7 @@ def test_both_ends_of_gamma() -> None:
         (lambda: RandomizedResponse.of_coins().posterior(0.5, "maybe"), "must be among"),
         (lambda: RandomizedResponse.of_epsilon(1.0, "abc").posterior(0.5, "a"), "two choices"),
         (lambda: RandomizedResponse.of_coins().estimate([]), "nobody has answered"),
+        (lambda: RandomizedResponse.of_epsilon(800.0), "more is the truth"),
     ],
 )
 def test_responses_refuse(act: Any, said: str) -> None:

@@ -1,6 +1,8 @@
 """Surveys: files that stay readable, each person once, and what is refused."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import pytest
 from sourdine.errors import InputError
 from sourdine.mechanisms import RandomizedResponse
 from sourdine.query import Survey
-from sourdine.query.survey import add_answers, read_answers
+from sourdine.query.survey import collect, read_answers
 from sourdine.rng import seeded
 
 SURVEY = Survey("Do you smoke?", RandomizedResponse.of_coins())
@@ -36,6 +38,8 @@ def test_version_1_stays_readable(tmp_path: Path) -> None:
         ({"version": 2}, "update sourdine"),
         ({"flip": None}, "flip is None"),
         ({"flip": 1.5}, "a probability"),
+        ({"flip": 0}, "publish true answers"),
+        ({"flip": 1}, "tells nothing"),
         ({"choices": ["a"]}, "two different choices"),
         ({"choices": None}, "damaged"),
     ],
@@ -58,12 +62,34 @@ def test_files_that_are_no_survey(tmp_path: Path) -> None:
 
 def test_answers_add_up_over_files_and_nobody_counts_twice(tmp_path: Path) -> None:
     one, two = tmp_path / "1.csv", tmp_path / "2.csv"
-    add_answers(one, {"ada": "yes"})
-    add_answers(one, {"bob, jr": "no"})
-    add_answers(two, {"eve": "yes"})
+    sure = Survey("?", RandomizedResponse(1e-9))
+    collect(sure, {"ada": "yes"}, one, seeded(1))
+    collect(sure, {"bob, jr": "no"}, one, seeded(1))
+    collect(sure, {"eve": "yes"}, two, seeded(1))
     assert read_answers([one, two]) == {"ada": "yes", "bob, jr": "no", "eve": "yes"}
     with pytest.raises(InputError, match="twice"):
         read_answers([one, one])
+    with pytest.raises(InputError, match="answered already"):
+        collect(sure, {"new": "no", "ada": "no"}, one, seeded(1))
+    assert len(read_answers([one])) == 2
+
+
+def test_nobody_answers_twice_by_being_quick(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom sourdine.errors import InputError\n"
+        "from sourdine.mechanisms import RandomizedResponse\nfrom sourdine.query import Survey\n"
+        "from sourdine.query.survey import collect\nfrom sourdine.rng import secure\n"
+        "sys.stdin.readline()\n"
+        "try: collect(Survey('?', RandomizedResponse(0.5)), {'bob': 'yes'}, Path(sys.argv[1]), secure())\n"
+        "except InputError: sys.exit(7)\n"
+    )
+    path = tmp_path / "a.csv"
+    command = [sys.executable, "-c", code, str(path)]
+    racers = [subprocess.Popen(command, stdin=subprocess.PIPE, text=True) for _ in range(4)]
+    for racer in racers:
+        racer.communicate("go\n")
+    assert sorted(racer.returncode for racer in racers) == [0, 7, 7, 7]
+    assert list(read_answers([path])) == ["bob"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +108,7 @@ def test_answers_that_cannot_be_read_or_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file of answers"):
         read_answers([tmp_path / "b.csv"])
     with pytest.raises(InputError, match="cannot be written"):
-        add_answers(tmp_path, {"a": "yes"})
+        collect(SURVEY, {"a": "yes"}, tmp_path, seeded(1))
 
 
 def test_an_answer_is_never_repeated_in_an_error() -> None:

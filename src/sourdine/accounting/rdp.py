@@ -222,7 +222,8 @@ def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
             return [min(event.epsilon**2 / 8 * order, pure(event.epsilon, order)) for order in orders]
         case RandomizedResponseEvent(buckets=2):
             worst(event, adjacency)
-            return [response(1 - event.flip / 2, order) for order in orders]
+            true, false = math.log1p(-event.flip / 2), math.log(event.flip / 2)
+            return [_response(true, false, order) for order in orders]
         case DiscreteLaplaceEvent() | RandomizedResponseEvent():
             pair = worst(event, adjacency).forward
             assert isinstance(pair, Atoms)  # noqa: S101 (for the type checker)

@@ -121,7 +121,8 @@ def budget(
     from sourdine.ledger import Ledger  # noqa: PLC0415
 
     if epsilon is not None and ("://" in where or not Path(where).exists()):
-        asked = Budget(epsilon, delta or 1e-6, unit or "example", adjacency or "zero-out")
+        small = 1e-6 if delta is None else delta
+        asked = Budget(epsilon, small, unit or "example", adjacency or "zero-out")
         ledger = Ledger(where, asked, population=population)
     else:
         ledger = Ledger(where, population=population)

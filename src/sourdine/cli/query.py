@@ -103,7 +103,6 @@ def query(
     asked = _asked(question, column, low, high, where or [], by, keys, edges, level)
     asked |= _worded(question, vocabulary, top, word_delta, words_per_unit)
 
-    from sourdine.data import sources  # noqa: PLC0415
     from sourdine.data.tables import read  # noqa: PLC0415
     from sourdine.query import Session  # noqa: PLC0415
     from sourdine.query.where import parse  # noqa: PLC0415
@@ -111,12 +110,11 @@ def query(
     names = [] if user is None else [user]
     used = [name for name in (column, by, user) if name is not None]
     used += [parse(condition)[0] for condition in where or []]
-    if not used:  # a count of all rows: any column will do, as it is written
-        names = used = list(sources.find(data, encoding).columns[:1])
-    columns = list(dict.fromkeys(used))
+    columns = list(dict.fromkeys(used))  # none at all for a count of all rows
     table = read(data, columns=columns, missing=stands, encoding=encoding, names=names)
     unit = "example" if user is None else "user"
-    new = Budget(1.0 if budget is None else budget, delta or 1e-6, unit, adjacency or "zero-out")
+    total = 1.0 if budget is None else budget, 1e-6 if delta is None else delta
+    new = Budget(*total, unit, adjacency or "zero-out")
     stated = {"epsilon": budget, "delta": delta, "unit": user and "user", "adjacency": adjacency}
     held = opened(ledger or str(data.with_suffix(".ledger.sqlite")), new, **stated)
     if asked.get("vocabulary", ()) is None and word_delta is None:

@@ -64,7 +64,7 @@ def new(
     if survey.exists():
         raise InputError(f"{survey} exists already; name another file for a new survey.")
     # A new ledger holds this one survey, rounded up to four decimals.
-    total = budget or math.ceil(response.epsilon * 1e4) / 1e4
+    total = math.ceil(response.epsilon * 1e4) / 1e4 if budget is None else budget
     made = Budget(total, unit="user", adjacency="replace-one")
     stated = {"epsilon": budget, "unit": "user", "adjacency": "replace-one"}
     held = opened(ledger or str(survey.with_suffix(".ledger.sqlite")), made, **stated)
@@ -189,8 +189,7 @@ def _known(paths: list[Path]) -> dict[str, str]:
 
 
 def _collect(survey: Survey, truths: dict[str, str], path: Path) -> None:
-    from sourdine.query.survey import add_answers  # noqa: PLC0415
+    from sourdine.query.survey import collect  # noqa: PLC0415
     from sourdine.rng import secure  # noqa: PLC0415
 
-    source = secure()
-    add_answers(path, {person: survey.answer(truth, source) for person, truth in truths.items()})
+    collect(survey, truths, path, secure())

@@ -177,7 +177,7 @@ def _problem(step: Callable[[int, bool, list[Any] | None], Any], *how: Any) -> A
         return MISREAD
     except OSError:
         return DAMAGED
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, AttributeError, TypeError) as error:
         return str(error)
 
 

@@ -88,13 +88,20 @@ def read(
 
     source: a path to .csv, .tsv (either also as .gz) or .parquet; a pandas or polars DataFrame; a
     pyarrow Table; or a dict of sequences. The index of a pandas frame is not read.
-    columns: the columns to read, in this order; the others are neither read nor checked.
+    columns: the columns to read, in this order; the others are neither read nor checked. An empty list
+    tells the number of rows alone.
     missing: for a column of numbers, the value that takes the place of missing, NaN and infinite
     ones. Without it such a column is refused. It is chosen without looking at the data.
     encoding: how the characters of a .csv or .tsv are written; nothing else needs it.
     names: columns that tell who is who; they are text, whatever they look like.
     """
     found = sources.find(source, encoding)
+    path = Path(source).expanduser() if isinstance(source, str | Path) else None
+    if isinstance(columns, list) and not columns:
+        rows = len(found.load([0])[0]) if found.columns else 0
+        if rows == 0:
+            raise InputError(f"{found.name} holds no rows; there is nothing to compute on.")
+        return Table(rows, (), {}, {}, found.name, path)
     places = _places(found.columns, columns, found.name)
     stated = _stated(missing, found.columns, found.name)
     arrays = found.load(list(places.values()))
@@ -118,7 +125,6 @@ def read(
             raise InputError(f"missing states a number for {label}, which holds text; leave it out.")
         else:
             texts[name] = (settled.fill_null("") if settled.null_count else settled).combine_chunks()
-    path = Path(source) if isinstance(source, str | Path) else None
     return Table(rows, tuple(places), numbers, texts, found.name, path)
 
 
@@ -187,5 +193,5 @@ def _unknown(name: object, names: Sequence[str], table: str) -> str:
     if near:
         return f"there is no column {name!r} in {table}; did you mean {near[0]!r}?"
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    shown = ", ".join(repr(known) for known in names[:SHOWN])
+    shown = ", ".join(repr(known[:40]) for known in names[:SHOWN])  # a misread header may hold rows
     return f"there is no column {name!r} in {table}; it has {shown}{more}."

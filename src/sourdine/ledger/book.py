@@ -33,7 +33,6 @@ from sourdine.errors import (
     InputError,
     LedgerError,
     NotAccountable,
-    SourdineError,
 )
 from sourdine.events import Event
 from sourdine.ledger import store
@@ -79,37 +78,43 @@ class Ledger:
         self._store = store.Store(where)
         self._lock = threading.RLock()
         self._exists = self._store.exists()
+        self._broken = False
         if self._exists:
             self._open(budget, population)
             return
         if budget is None:
             raise LedgerError(f"there is no ledger at {self.name}; start one with a budget.")
-        self.budget, self.population = budget, population or ""
-        self._filter = Filter(budget)
+        self.budget, self.population = budget, _text("population", population or "")
+        self._filter, self._fixed = Filter(budget), ""
         self._tally = Tally(self._filter, "")
-        if not lazy:
+        if not lazy or where is None:
             self._make()
 
     def _make(self) -> None:
         self._store.create(_settings(self.budget, self.population))
-        self._exists = True
-        self._open(self.budget, None)  # somebody may have been quicker, with another budget
+        self._look()
+
+    def _look(self) -> None:
+        """Take up a ledger that was not there before, if it is the one that was meant."""
+        if not self._exists and self._store.exists():
+            self._open(self.budget, self.population)  # somebody may have been quicker, with another
+            self._exists = True
 
     def _open(self, budget: Budget | None, population: str | None) -> None:
         with self._store.reading() as connection:
             row = store.read_settings(connection)
-        self.budget = Budget(row["epsilon"], row["delta"], row["unit"], row["adjacency"])
-        self.population = str(row["population"])
-        self._filter = Filter(self.budget)
-        self._tally = Tally(self._filter, store.fixed(row))
+        found = Budget(row["epsilon"], row["delta"], row["unit"], row["adjacency"])
         if budget is not None:
-            _check_same(self.name, self.budget, budget)
-        if population is not None and population != self.population:
-            about = repr(self.population) if self.population else "a population without a name"
+            _check_same(self.name, found, budget)
+        if population is not None and population != row["population"]:
+            about = repr(row["population"]) if row["population"] else "a population without a name"
             raise LedgerError(
                 f"the ledger {self.name} is about {about}, not {population!r}; name the ledger of the "
                 "people in question."
             )
+        self.budget, self.population = found, str(row["population"])
+        self._filter, self._fixed = Filter(found), store.fixed(row)
+        self._tally = Tally(self._filter, self._fixed)
 
     @property
     def name(self) -> str:
@@ -157,7 +162,8 @@ class Ledger:
         with self._lock, self._store.writing() as connection:
             tally = self._read(connection)
             counted = settled(tally.reserved(identity), ran, because)
-            entry = self._entry(SETTLE, counted, f"settles entry {identity}", who)
+            author = _text("who", who or _user())
+            entry = self._entry(SETTLE, counted, f"settles entry {identity}", author)
             entry = Entry(**{**vars(entry), "refers": identity, "reason": because})
             self._write(connection, entry)
             return entry
@@ -166,6 +172,7 @@ class Ledger:
         """What all entries add up to now."""
         with self._lock:
             tally = self._tally
+            self._look()
             if self._exists:
                 with self._store.reading() as connection:
                     tally = self._read(connection)
@@ -183,15 +190,17 @@ class Ledger:
 
     def history(self) -> list[Entry]:
         """Every entry, oldest first, checked against the chain."""
-        if not self._exists:
-            return []
-        with self._store.reading() as connection:
-            row = store.read_settings(connection)
-            chain, entries = Chain(store.fixed(row)), []
-            for entry, chained in store.read_entries(connection, 0):
-                chain.add(entry, chained)
-                entries.append(entry)
-            _check_head(chain, row)
+        with self._lock:  # memory has one connection for all threads
+            self._look()
+            if not self._exists:
+                return []
+            with self._store.reading() as connection:
+                row = store.read_settings(connection)
+                chain, entries = Chain(store.fixed(row)), []
+                for entry, chained in store.read_entries(connection, 0):
+                    chain.add(entry, chained)
+                    entries.append(entry)
+                _check_head(chain, row)
         return entries
 
     def _grant(
@@ -199,15 +208,20 @@ class Ledger:
     ) -> Entry:
         _check_event(event)
         self._filter.cost(event)  # the slow part, before anybody has to wait for the lock
-        if not self._exists:
-            self._check(self._tally, event, label)
-            self._make()
-        with self._lock, self._store.writing() as connection:
-            tally = self._read(connection)
-            self._check(tally, event, label)
-            entry = self._entry(kind, event, label, who, source, data)
-            self._write(connection, entry)
-            return entry
+        texts = {"label": label, "who": who or _user(), "source": source, "data": data}
+        for name, text in texts.items():
+            _text(name, text)
+        with self._lock:
+            self._look()
+            if not self._exists:
+                self._check(self._tally, event, label)
+                self._make()
+            with self._store.writing() as connection:
+                tally = self._read(connection)
+                self._check(tally, event, label)
+                entry = self._entry(kind, event, **texts)
+                self._write(connection, entry)
+                return entry
 
     def _check(self, tally: Tally, event: Event, label: str) -> None:
         cost = self._filter.cost(event)
@@ -241,6 +255,11 @@ class Ledger:
     def _read(self, connection: sa.Connection) -> Tally:
         """Add up what was written since the last look; entries are never changed, only added to."""
         row = store.read_settings(connection)
+        if self._broken or store.fixed(row) != self._fixed:
+            raise LedgerError(
+                f"the ledger {self.name} is not the one that was opened, or was found damaged; open it "
+                "again when it is mended."
+            )
         if row["entries"] < self._tally.entries:
             raise LedgerError(
                 f"the ledger {self.name} is shorter than it was: it was replaced by an older copy. "
@@ -250,17 +269,20 @@ class Ledger:
             for entry, chained in store.read_entries(connection, self._tally.entries):
                 self._tally.add(entry, chained)
             _check_head(self._tally, row)
-        except SourdineError:
-            self._tally = Tally(self._filter, store.fixed(row))
+        except BaseException as error:  # an interrupt too: what was half read is read again
+            self._broken = isinstance(error, LedgerError)
+            self._tally = Tally(self._filter, self._fixed)
             raise
         return self._tally
 
     def _entry(
-        self, kind: str, event: Event, label: str, who: str | None, source: str = "", data: str = ""
+        self, kind: str, event: Event, label: str, who: str, source: str = "", data: str = ""
     ) -> Entry:
+        text = event.to_json()
+        if Event.from_json(text) != event:
+            raise InputError("this event does not come back from its own text; nothing was charged.")
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        number = self._tally.entries + 1
-        return Entry(number, kind, event.to_json(), label, who or _user(), now, source, data)
+        return Entry(self._tally.entries + 1, kind, text, label, who, now, source, data)
 
     def _write(self, connection: sa.Connection, entry: Entry) -> None:
         store.write_entry(connection, entry, entry.hash(self._tally.head))
@@ -273,6 +295,18 @@ def _settings(budget: Budget, population: str) -> dict[str, object]:
         "made": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "entries": 0,
     }
+
+
+def _text(name: str, value: object) -> str:
+    """A text that comes back from a database as it was."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+            if "\0" not in value:
+                return value
+        except UnicodeEncodeError:
+            pass
+    raise InputError(f"{name} must be plain text, not {value!r}; nothing was charged.")
 
 
 def _check_event(event: object, *, empty: bool = False) -> None:

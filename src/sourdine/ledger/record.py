@@ -64,13 +64,17 @@ class Chain:
         self.entries = 0
         self.head = hashlib.sha256(fixed.encode()).hexdigest()
 
-    def add(self, entry: Entry, chained: str) -> None:
-        """Take one more entry, whose stored hash is `chained`."""
+    def check(self, entry: Entry, chained: str) -> None:
+        """Refuse an entry that does not continue the chain; `chained` is its stored hash."""
         if entry.id != self.entries + 1 or entry.hash(self.head) != chained:
             raise LedgerError(
                 f"entry {self.entries + 1} of this ledger is missing or was altered; restore the "
                 "ledger from a copy: what it says cannot be trusted."
             )
+
+    def add(self, entry: Entry, chained: str) -> None:
+        """Take one more entry."""
+        self.check(entry, chained)
         self.entries, self.head = entry.id, chained
 
 
@@ -85,13 +89,20 @@ class Tally(Chain):
         self.releases: Counter[Event] = Counter()
 
     def add(self, entry: Entry, chained: str) -> None:
-        super().add(entry, chained)
+        # What takes time, and may be interrupted, comes before anything is changed.
+        self.check(entry, chained)
+        event, settled_plan = entry.event, None
+        self._rules.cost(event)
         if entry.kind == SETTLE:
-            self._count(self._open.pop(entry.refers or 0), -1)
+            settled_plan = self.reserved(entry.refers or 0)
+        super().add(entry, chained)
+        if settled_plan is not None:
+            del self._open[entry.refers or 0]
+            self._count(settled_plan, -1)
         elif entry.kind == RESERVE:
-            self._open[entry.id] = entry.event
-        if entry.event.parts:  # a run that never began releases nothing
-            self._count(entry.event, 1)
+            self._open[entry.id] = event
+        if event.parts:  # a run that never began releases nothing
+            self._count(event, 1)
 
     def _count(self, event: Event, times: int) -> None:
         self._tab.add(self._rules.cost(event), times)

@@ -69,7 +69,11 @@ class Store:
             plain = self._url.set(drivername="postgresql")  # as it was typed, but for the password
             self.name = plain.render_as_string(hide_password=True)
         else:
-            self.path = Path(where).absolute()  # the same file after a change of folder
+            if "\0" in str(where):
+                raise LedgerError("a ledger's path holds no NUL characters.")
+            # The same file after a change of folder; two slashes in front would name a host.
+            whole = str(Path(where).absolute())
+            self.path = Path("/" + whole.lstrip("/") if whole.startswith("//") else whole)
             # mode rw: a ledger that was deleted is an error, never a new file and a fresh budget.
             address = f"file:{quote(str(self.path))}"
             self._url = sa.URL.create("sqlite", database=address, query={"mode": "rw", "uri": "true"})

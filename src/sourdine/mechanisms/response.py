@@ -69,8 +69,12 @@ class RandomizedResponse:
     @classmethod
     def of_epsilon(cls, epsilon: float, choices: Sequence[str] = ("no", "yes")) -> RandomizedResponse:
         """The most truthful answers that are epsilon-DP."""
-        k = len(choices)
-        return cls(k / (k + math.expm1(checks.release_epsilon(epsilon))) * (1 + 1e-15), tuple(choices))
+        k, epsilon = len(choices), checks.release_epsilon(epsilon)
+        if epsilon > 25:
+            raise InputError(
+                f"epsilon is {epsilon:g}, but a randomized answer takes at most 25: more is the truth."
+            )
+        return cls(k / (k + math.expm1(epsilon)) * (1 + 1e-15), tuple(choices))
 
     @property
     def gamma(self) -> float:

@@ -119,8 +119,10 @@ def attributes(number: int, low: float, high: float, adjacency: str) -> Moves:
 
 
 def bounds(low: float, high: float) -> tuple[float, float]:
-    """Two finite numbers, the first below the second."""
+    """Two finite numbers, the first below the second, far enough apart to divide by the distance."""
     low, high = checks.finite("low", low), checks.finite("high", high)
     if not low < high:
         raise InputError(f"low is {low:g} and high is {high:g}, but low must be below high.")
+    if high - low < 1e-12 * max(1.0, abs(low), abs(high)):
+        raise InputError(f"low {low:g} and high {high:g} are too close to tell values apart.")
     return low, high

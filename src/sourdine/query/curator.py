@@ -64,7 +64,7 @@ class Curator:
         if not isinstance(budget, Budget | Ledger):
             raise InputError("give a budget, such as Budget(1, 1e-6), or a Ledger to draw on.")
         self.ledger = budget if isinstance(budget, Ledger) else Ledger(None, budget)
-        self.adjacency = self.ledger.budget.adjacency
+        self._unit, self.adjacency = self.ledger.budget.unit, self.ledger.budget.adjacency
         self.confidence = checks.probability("confidence", confidence)
         self._rows = checks.whole("rows_per_user", rows_per_user)
         self._source = source or secure()
@@ -103,6 +103,9 @@ class Curator:
         """Charge for all mechanisms together, then draw from each: here, and nowhere else."""
         if self._closed:
             raise InputError("this session is closed; open another one on the same ledger.")
+        budget = self.ledger.budget
+        if (budget.unit, budget.adjacency) != (self._unit, self.adjacency):
+            raise InputError("the ledger protects another unit than this session; open another one.")
         event = compose(mechanism.event for mechanism, _ in drawn)
         self.ledger.charge(event, label, source=self._source.kind, data=self.fingerprint)
         return [mechanism.release(value, self._source) for mechanism, value in drawn]
@@ -130,13 +133,13 @@ class Curator:
 
     def _same(self, by: str, keys: Sequence[Any] | None) -> list[Mask]:
         """For each declared key the rows that hold it. Keys read off the data would be a release."""
-        if keys is None or isinstance(keys, str) or not len(keys):
+        if not isinstance(keys, list | tuple | np.ndarray) or not len(keys):
             raise InputError(
                 f"grouping by {by!r} needs the keys to report, declared without looking at the data."
             )
         values = [self._key(by, key) for key in keys]
         # 1, 1.0 and "1" are one key: a row in two groups would move both, and only one is charged.
-        if len(set(values)) != len(values):
+        if len(set(values)) != len(values) or len({str(key) for key in keys}) != len(values):
             raise InputError(f"two keys of {by!r} are the same value; declare each once.")
         if by in self.table.texts:
             codes, words = self._dictionary(by)
@@ -151,7 +154,7 @@ class Curator:
         self.table.number(column)  # refuses what is no column
         try:
             return checks.finite(f"a key of {column!r}", float(key))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InputError(
                 f"column {column!r} holds numbers, but the key {key!r} is none; declare numbers."
             ) from None

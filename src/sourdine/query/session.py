@@ -272,7 +272,7 @@ class Moment:
     def interval(self, outside: float) -> tuple[float, float, float]:
         """The mean and both ends, which leave out the truth with probability `outside`."""
         if self._counting is None:
-            width = self._noise.half_width(1 - outside) / self._count
+            width = self._noise.half_width(1 - outside) / self._count + 0.5 / FINE
             mean = self._total / self._count
             # A mean beyond the range keeps an interval inside it: wider than need be, never a point.
             ends = min(mean, 1.0) - width, max(mean, -1.0) + width
@@ -293,7 +293,8 @@ def _plain(number: float) -> str:
 
 def _fixed(x: NDArray[np.float64]) -> NDArray[np.int64]:
     """Numbers in [-1, 1] counted in 1 / FINE; clipped again, since rounding may step over the rim."""
-    return np.rint(np.clip(x, -1.0, 1.0) * FINE).astype(np.int64)
+    inside = np.nan_to_num(np.clip(x, -1.0, 1.0), nan=0.0)  # NaN cannot be, and would weigh 2^33
+    return np.rint(inside * FINE).astype(np.int64)
 
 
 def _scores(ranks: list[Fraction], target: Fraction) -> list[Fraction]:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from sourdine.errors import InputError
 from sourdine.mechanisms import RandomizedResponse, Share
@@ -74,21 +75,50 @@ class Survey:
             )
         try:
             response = RandomizedResponse(document["flip"], tuple(document["choices"]))
-            return cls(str(document["question"]), response)
+            survey = cls(str(document["question"]), response)
         except (KeyError, TypeError):
             raise InputError(f"the survey {path} is damaged: a field is missing.") from None
+        if response.flip in (0.0, 1.0):
+            raise InputError(
+                f"the survey {path} would publish true answers as they are; do not answer it."
+                if response.flip == 0
+                else f"the survey {path} makes every answer a coin that tells nothing."
+            )
+        return survey
 
 
-def add_answers(path: Path, answers: Mapping[str, str]) -> None:
-    """Append randomized answers to a file, which is made if there is none."""
+def collect(survey: Survey, truths: Mapping[str, str], path: Path, source: Source) -> None:
+    """Draw a random answer for each person and append it to a file, unless somebody is in it already.
+
+    The file is held while it is looked at, drawn for and written: nobody answers twice by being quick.
+    """
+    if not set(truths.values()) <= set(survey.response.choices):
+        raise InputError(f"an answer is none of the choices {', '.join(survey.response.choices)}.")
     try:
-        with path.open("a", encoding="utf-8", newline="") as file:
+        with path.open("a+", encoding="utf-8", newline="") as file:
+            _hold(file)
+            if file.tell() and read_answers([path]).keys() & truths.keys():
+                raise InputError(
+                    f"somebody has answered already in {path}; a second random answer would cost a "
+                    "second epsilon."
+                )
             writer = csv.writer(file)
-            if file.tell() == 0:
+            answers = [(person, survey.answer(truth, source)) for person, truth in truths.items()]
+            if not file.tell():
                 writer.writerow(HEADER)
-            writer.writerows(answers.items())
+            writer.writerows(answers)
     except OSError as error:
         raise InputError(f"the answers cannot be written to {path}: {error.strerror}.") from None
+
+
+def _hold(file: IO[str]) -> None:
+    """Wait for other writers; where the system has no such locks, do without."""
+    try:
+        import fcntl  # noqa: PLC0415
+    except ModuleNotFoundError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    file.seek(0, 2)
 
 
 def read_answers(paths: Iterable[Path]) -> dict[str, str]:

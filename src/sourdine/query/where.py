@@ -59,12 +59,15 @@ def rows(table: Table, conditions: Sequence[str]) -> NDArray[np.bool_] | None:
     """The rows for which all conditions hold, or None for no condition at all."""
     if isinstance(conditions, str):
         conditions = [conditions]
+    if not isinstance(conditions, list | tuple):
+        raise InputError("conditions are a list of texts, for instance ['stars >= 4'].")
     masks = [_holds(table, *parse(condition)) for condition in conditions]
     return np.logical_and.reduce(masks) if masks else None
 
 
 def _holds(table: Table, column: str, comparison: str, value: str) -> NDArray[np.bool_]:
     if column in table.texts:
+        value = value.encode(errors="replace").decode()
         mask: Any = _TEXTS[comparison](table.text(column), value)
         return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
     numbers = table.number(column)
