@@ -75,6 +75,10 @@ class Chain:
     def add(self, entry: Entry, chained: str) -> None:
         """Take one more entry."""
         self.check(entry, chained)
+        self.advance(entry, chained)
+
+    def advance(self, entry: Entry, chained: str) -> None:
+        """Move on to an entry that was checked."""
         self.entries, self.head = entry.id, chained
 
 
@@ -95,7 +99,7 @@ class Tally(Chain):
         self._rules.cost(event)
         if entry.kind == SETTLE:
             settled_plan = self.reserved(entry.refers or 0)
-        super().add(entry, chained)
+        self.advance(entry, chained)
         if settled_plan is not None:
             del self._open[entry.refers or 0]
             self._count(settled_plan, -1)
