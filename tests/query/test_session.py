@@ -441,6 +441,15 @@ def test_the_history_names_source_and_data(tmp_path: Path) -> None:
     assert entries[0].data == entries[1].data != entries[2].data
 
 
+def test_a_ledger_of_another_unit_is_not_charged(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "l.sqlite", Budget(9.0))
+    asked = Session(DATA, ledger)
+    asked.ledger = Ledger(tmp_path / "u.sqlite", Budget(9.0, unit="user"))
+    with pytest.raises(InputError, match="another unit"):
+        asked.count(epsilon=1.0)
+    assert not asked.ledger.history()
+
+
 def test_an_answer_reads_well() -> None:
     text = str(Answer(3.8712, 3.8012, 3.9412, 0.95, "mean of stars"))
     assert text == "mean of stars: 3.87 (3.80 to 3.94 with 95% confidence)"

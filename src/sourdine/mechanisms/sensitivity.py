@@ -56,10 +56,26 @@ class Ball:
 Sensitivity = Moves | Ball
 
 
-def count(adjacency: str, *, rows: int = 1) -> Moves:
+def grouped(groups: int, adjacency: str, *, rows: int = 1, spread: float = 1.0) -> Sensitivity:
+    """Sums over disjoint groups of rows: what counts, histograms, sums and means by key rest on.
+
+    A row adds at most 1 in size to the sum of its group, and changes it by at most `spread` if replaced
+    by another of the group (1 for counts, up to 2 for values in [-1, 1]). Replacing may also take it to
+    another group, and several rows of a unit may meet in one group or not: where a sum may change by
+    more than 1, only the l1 norm is known.
+    """
+    replaced = checks.adjacency(adjacency) == "replace-one"
+    rows = checks.whole("rows", rows)
+    if checks.whole("groups", groups) == 1:
+        return Moves(rows * (spread if replaced else 1.0))
+    if rows == 1 and (not replaced or spread <= 1):
+        return Moves(1.0, 2 if replaced else 1)
+    return Ball(rows * (2.0 if replaced else 1.0), groups)
+
+
+def count(adjacency: str, *, rows: int = 1) -> Sensitivity:
     """How many rows: a unit with at most `rows` rows moves the count by so many."""
-    checks.adjacency(adjacency)
-    return Moves(checks.whole("rows", rows))
+    return grouped(1, adjacency, rows=rows)
 
 
 def total(low: float, high: float, adjacency: str, *, rows: int = 1, fixed: bool = False) -> Moves:
@@ -100,13 +116,17 @@ def histogram(adjacency: str, *, rows: int = 1, bins: int | None = None) -> Sens
     A unit with several rows may put them all in one bin or spread them; then only the l1 norm is known,
     and the number of bins is needed.
     """
-    checks.adjacency(adjacency)
-    sides = 2 if adjacency == "replace-one" else 1
-    if checks.whole("rows", rows) == 1:
-        return Moves(1, sides)
     if bins is None:
-        raise InputError("a unit with several rows in a histogram needs the number of bins.")
-    return Ball(sides * rows, bins)
+        if checks.whole("rows", rows) > 1:
+            raise InputError("a unit with several rows in a histogram needs the number of bins.")
+        bins = 2  # with one row a unit, more bins change nothing
+    return grouped(bins, adjacency, rows=rows)
+
+
+def words(most: int, adjacency: str) -> Moves:
+    """Counts of words: a unit counts once for a word, and for at most `most` words."""
+    most = checks.whole("most", most)
+    return Moves(1, 2 * most if checks.adjacency(adjacency) == "replace-one" else most)
 
 
 def attributes(number: int, low: float, high: float, adjacency: str) -> Moves:

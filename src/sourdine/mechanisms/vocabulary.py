@@ -11,7 +11,7 @@ from sourdine import checks
 from sourdine.errors import InputError
 from sourdine.events import ApproximateEvent, Event
 from sourdine.mechanisms.additive import Laplace
-from sourdine.mechanisms.sensitivity import Moves
+from sourdine.mechanisms.sensitivity import words
 from sourdine.rng import Source
 
 
@@ -43,8 +43,7 @@ class OpenCounts:
     @functools.cached_property
     def noise(self) -> Laplace:
         """The noise on each count."""
-        sides = 2 if self.adjacency == "replace-one" else 1
-        return Laplace(self.epsilon, Moves(1, sides * self.most), self.adjacency, whole=True)
+        return Laplace(self.epsilon, words(self.most, self.adjacency), self.adjacency, whole=True)
 
     @functools.cached_property
     def least(self) -> int:
@@ -58,10 +57,10 @@ class OpenCounts:
 
     def release(self, counts: Mapping[str, int], source: Source | None = None) -> dict[str, int]:
         """Words with their noisy counts, the most frequent first."""
-        words = [word for word, count in counts.items() if count > 0]  # others must not come out
-        if not words:
+        used = [word for word, count in counts.items() if count > 0]  # others must not come out
+        if not used:
             return {}
-        noisy = self.noise.release([counts[word] for word in words], source)
-        kept = {word: int(x) for word, x in zip(words, noisy, strict=True) if x >= self.least}
+        noisy = self.noise.release([counts[word] for word in used], source)
+        kept = {word: int(x) for word, x in zip(used, noisy, strict=True) if x >= self.least}
         # Sorted, because the order in which words were met is private too.
         return dict(sorted(kept.items(), key=lambda item: (-item[1], item[0])))

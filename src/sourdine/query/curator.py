@@ -27,8 +27,8 @@ from sourdine.data.tables import Table, read
 from sourdine.errors import InputError
 from sourdine.events import compose
 from sourdine.ledger import Ledger
-from sourdine.mechanisms import Ball, Exponential, Laplace, Moves, OpenCounts
-from sourdine.mechanisms.sensitivity import Sensitivity
+from sourdine.mechanisms import Exponential, Laplace, OpenCounts
+from sourdine.mechanisms.sensitivity import Sensitivity, grouped
 from sourdine.query import people, where
 from sourdine.rng import Source, secure
 
@@ -184,18 +184,8 @@ class Curator:
         return " ".join(part for part in parts if part)
 
     def _moves(self, groups: int, spread: float) -> Sensitivity:
-        """How a unit moves a vector of sums over disjoint groups of rows.
-
-        A row adds at most 1 to the sum of its group, and changes it by at most `spread` if replaced by
-        another of the group. Replacing may also take it to another group, and several rows of a user
-        may meet in one group or not; then only the l1 norm is known.
-        """
-        replaced = self.adjacency == "replace-one"
-        if groups == 1:
-            return Moves(self._rows * (spread if replaced else 1.0))
-        if self._rows == 1 and not replaced:
-            return Moves(1.0)
-        return Ball(self._rows * (2.0 if replaced else 1.0), groups)
+        """How a unit moves sums over disjoint groups of rows (mechanisms.sensitivity.grouped)."""
+        return grouped(groups, self.adjacency, rows=self._rows, spread=spread)
 
 
 def exact_sums(values: NDArray[np.int64], groups: Sequence[Mask]) -> list[Fraction]:

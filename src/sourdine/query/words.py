@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from sourdine import checks
 from sourdine.data.words import persons_by_word
 from sourdine.errors import InputError
-from sourdine.mechanisms import Laplace, Moves, OpenCounts
+from sourdine.mechanisms import Laplace, OpenCounts, sensitivity
 from sourdine.query.answers import Answer
 from sourdine.query.curator import Curator
 
@@ -49,8 +49,8 @@ class Words(Curator):
             return self._worded(label, found, open_counts.noise)
         if delta is not None:
             raise InputError("counts over a public vocabulary cost no delta; leave it out.")
-        sides = 2 if self.adjacency == "replace-one" else 1
-        noise = Laplace(epsilon, Moves(1, sides * most), self.adjacency, whole=True)
+        moved = sensitivity.words(most, self.adjacency)
+        noise = Laplace(epsilon, moved, self.adjacency, whole=True)
         counts = self._users(column, vocabulary, most, where)
         (released,) = self._released(label, [(noise, list(counts.values()))])
         return self._worded(label, dict(zip(counts, released, strict=True)), noise)
