@@ -1,7 +1,9 @@
 """The filter: never looser than the truth, tight where it can be, and one order only."""
 
+import functools
 import math
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -134,3 +136,50 @@ def test_what_is_left_fits_and_no_more(pure: float, share: float) -> None:
         assert found.allows(Cost(total.pure + more.pure, total.renyi + more.renyi, 0.0))
         more = found.cost(ApproximateEvent(left * (1 + 1e-6), 0.0, "zero-out"))
         assert not found.allows(Cost(total.pure + more.pure, total.renyi + more.renyi, 0.0))
+
+
+MENU = (ApproximateEvent(0.15, 0.0, "zero-out"), ApproximateEvent(0.5, 0.0, "zero-out"))
+
+
+def adversary(budget: Budget, allows: Callable[[Cost], bool]) -> float:
+    """The most that an adaptive analyst reaches: E[(1 - e^(epsilon - L))_+] at the best stopping time.
+
+    Each question is randomized response, the worst mechanism of its epsilon. After every answer the
+    analyst knows the loss so far and asks the small question, the large one, or stops; the filter alone
+    decides what is granted. Exact, by dynamic programming over all transcripts.
+    """
+    costs = [Filter(budget).cost(event) for event in MENU]
+    keep = [1 / (1 + math.exp(-event.epsilon)) for event in MENU]
+
+    @functools.cache
+    def best(small: int, large: int, net_small: int, net_large: int) -> float:
+        loss = net_small * MENU[0].epsilon + net_large * MENU[1].epsilon
+        value = max(0.0, -math.expm1(budget.epsilon - loss))
+        for which, (more_small, more_large) in enumerate(((1, 0), (0, 1))):
+            counts = small + more_small, large + more_large
+            sums = Cost(
+                *(
+                    sum(n * getattr(c, name) for n, c in zip(counts, costs, strict=True))
+                    for name in ("pure", "renyi", "delta")
+                )
+            )
+            if allows(sums):
+                up = best(*counts, net_small + more_small, net_large + more_large)
+                down = best(*counts, net_small - more_small, net_large - more_large)
+                value = max(value, keep[which] * up + (1 - keep[which]) * down)
+        return value
+
+    return best(0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("budget", [Budget(1.0, 1e-2), Budget(1.5, 1e-3), Budget(0.7, 5e-2)])
+def test_an_adaptive_analyst_never_gets_more_than_the_budget(budget: Budget) -> None:
+    found = Filter(budget)
+    assert 0 < adversary(budget, found.allows) <= budget.delta
+
+
+def test_a_filter_that_grants_more_is_caught() -> None:
+    budget = Budget(1.0, 1e-2)
+    found = Filter(budget)
+    assert adversary(budget, lambda total: total.renyi <= 2 * found.limit) > budget.delta
+    assert adversary(budget, lambda total: total.pure <= 2 * budget.epsilon) > budget.delta
