@@ -16,6 +16,7 @@ from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
 from sourdine.errors import LedgerError
 from sourdine.ledger import Ledger
+from sourdine.ledger.store import Store
 
 from .racing import BUDGET, EVENT, FIT
 
@@ -101,6 +102,15 @@ def test_eight_processes_share_a_server(postgres: str) -> None:
     granted = race(postgres)
     assert sum(granted) == FIT == len(ledger.history())
     assert sum(count > 0 for count in granted) > 1
+
+
+def test_a_charge_waits_for_the_servers_disk(postgres: str) -> None:
+    """Also where the server was told not to: else a crash could forget what had been drawn."""
+    careless = f"{postgres}?options=-csynchronous_commit%3Doff"
+    with Store(careless).reading() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "off"
+    with Store(careless).writing() as connection:
+        assert connection.exec_driver_sql("SHOW synchronous_commit").scalar() == "on"
 
 
 def test_a_ledger_on_a_server_is_the_same_for_everyone(postgres: str) -> None:

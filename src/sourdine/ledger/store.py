@@ -2,9 +2,9 @@
 
 Guarantee: `Store.writing()` is exclusive among all processes, and what it wrote is on the disk when it
 returns, or nothing is. SQLite: BEGIN IMMEDIATE, a rollback journal (one file that can be copied as it
-is) and synchronous EXTRA. PostgreSQL: an advisory lock held to the end of the transaction. A new SQLite
-ledger is made beside its place and linked there when complete, so that an empty or cut file is never
-taken for a fresh budget.
+is) and synchronous EXTRA. PostgreSQL: an advisory lock held to the end of the transaction, and
+synchronous_commit. A new SQLite ledger is made beside its place and linked there when complete, so that
+an empty or cut file is never taken for a fresh budget.
 """
 
 from __future__ import annotations
@@ -127,6 +127,8 @@ class Store:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             else:
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+                # Whatever the server is set to: a charge is on its disk before anything is drawn.
+                connection.exec_driver_sql("SET LOCAL synchronous_commit TO on")
             yield connection
             connection.commit()
 
