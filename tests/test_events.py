@@ -15,6 +15,7 @@ from sourdine.events import (
     NOTHING,
     ApproximateEvent,
     ComposedEvent,
+    CorrelatedEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
@@ -55,6 +56,7 @@ EVERY_KIND: list[Event] = [
     NOTHING,
     ZcdpEvent(0.125, "zero-out"),
     TruncatedPoissonEvent(0.01, 10_000, 160, GaussianEvent(1.0)),
+    CorrelatedEvent(1.5, (0.8, 0.6), 30, 3, 10, True),
 ]
 positive = st.floats(1e-6, 1e6)
 simple = st.one_of(
@@ -136,6 +138,7 @@ def test_data_dependence_shows_through_composition() -> None:
         lambda: PoissonEvent(0.5, "gaussian"),
         lambda: FixedSizeEvent(10, 11, GaussianEvent(1.0)),
         lambda: ShuffledEvent(1.0, 0),
+        lambda: CorrelatedEvent(1.0, (1.0, 0.5), 10, 2, 1),
         lambda: PateEvent((), (), "zero-out"),
         lambda: PateEvent((1.0,), (0.1,), "zero-out"),
         lambda: PateEvent((2.0,), (-0.1,), "zero-out"),

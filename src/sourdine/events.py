@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -282,6 +283,60 @@ class ShuffledEvent(Event):
         _keep(self, "noise_multiplier", checks.positive)
         _keep(self, "batches", checks.whole)
         _keep(self, "epochs", checks.whole)
+
+
+@dataclass(frozen=True)
+class CorrelatedEvent(Event):
+    """C X + Z: sums of contributions over `steps` steps, with Gaussian noise that is banded.
+
+    Row t of X is the sum of step t, of contributions of norm at most 1 that may depend on all that was
+    released before; C[t, s] = coefficients[t - s] on and below the diagonal, 0 past the last band; Z is
+    independent normal noise of deviation `noise_multiplier`. X + C^-1 Z, which training uses, says the
+    same. A record takes part in at most `participations` steps, any two at least `separation` apart,
+    which nothing released decides. `own_schedule` says that its steps also stay the same when other
+    records come or go, as they do not where places in a list are counted; add-remove needs it.
+    """
+
+    kind: ClassVar[str] = "correlated"
+    noise_multiplier: float
+    coefficients: tuple[float, ...]
+    steps: int
+    participations: int
+    separation: int
+    own_schedule: bool = False
+
+    def __post_init__(self) -> None:
+        _keep(self, "noise_multiplier", checks.positive)
+        for name in ("steps", "participations", "separation"):
+            _keep(self, name, checks.whole)
+        if not (given := tuple(self.coefficients)):
+            raise InputError("coefficients holds a number for each band; give at least one.")
+        kept = [checks.positive("the first coefficient", given[0])]
+        kept += [
+            checks.finite("a coefficient", checks.not_negative("a coefficient", c)) for c in given[1:]
+        ]
+        object.__setattr__(self, "coefficients", tuple(kept))
+        if self.separation < len(kept):
+            raise InputError(
+                f"a record may come back after {self.separation} steps, but {len(kept)} bands need "
+                f"{len(kept)} or more: use at most {self.separation} bands."
+            )
+        if not isinstance(self.own_schedule, bool):
+            raise InputError(f"own_schedule is {self.own_schedule!r}, but it must be true or false.")
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record moves C X: max over its schedules of |sum of its columns of C|, l2.
+
+        Its columns lie `separation` >= bands apart, so no row meets two of them and their squares add
+        up. A column that the end cuts is no longer than those before it: the j-th of a record's steps
+        is at (j - 1) separation or later, so the earliest schedule is the worst, and only its last
+        column can be cut (Choquette-Choo et al. 2023; the whole proof is in sgd/correlated.py).
+        """
+        most = min(self.participations, -(-self.steps // self.separation))
+        left = self.steps - (most - 1) * self.separation
+        squares = [c * c for c in self.coefficients]
+        return math.sqrt((most - 1) * math.fsum(squares) + math.fsum(squares[:left]))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from sourdine.errors import InputError, NotAccountable
 from sourdine.events import (
     NOTHING,
     ApproximateEvent,
+    CorrelatedEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
@@ -209,6 +210,7 @@ def test_add_remove_covers_zero_out_but_not_the_other_way() -> None:
         (RandomizedResponseEvent(0.5), "zero-out", "replace-one"),
         (FixedSizeEvent(1000, 10, GaussianEvent(1.0)), "add-remove", "public"),
         (ShuffledEvent(1.0, 10), "add-remove", "shuffled"),
+        (CorrelatedEvent(1.0, (1.0,), 9, 3, 3), "add-remove", "places of others"),
         (PoissonEvent(0.1, LaplaceEvent(1.0)), "replace-one", "Gaussian noise only"),
         (PateEvent((2.0,), (0.1,), "zero-out"), "zero-out", "pate"),
         (ForeignEvent("{}"), "zero-out", "dp-accounting"),

@@ -16,6 +16,7 @@ from sourdine.budget import Budget
 from sourdine.errors import NotAccountable
 from sourdine.events import (
     ApproximateEvent,
+    CorrelatedEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
@@ -44,6 +45,7 @@ EVENTS = [
     PoissonEvent(0.1, LaplaceEvent(2.0)),
     FixedSizeEvent(10_000, 10, GaussianEvent(4.0)),
     ShuffledEvent(30.0, 100),
+    CorrelatedEvent(40.0, (0.8, 0.6), 30, 3, 10),
 ]
 
 

@@ -13,6 +13,7 @@ from sourdine.accounting.rdp import Renyi
 from sourdine.errors import InputError, NotAccountable
 from sourdine.events import (
     ApproximateEvent,
+    CorrelatedEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
@@ -61,6 +62,7 @@ def test_never_below_the_exact_curve(noise: float, rate: float, count: int) -> N
         (30 * RandomizedResponseEvent(0.8), "replace-one"),
         (10 * ApproximateEvent(0.1, 0.0, "zero-out"), "zero-out"),
         (ShuffledEvent(2.0, 10, 3), "zero-out"),
+        (CorrelatedEvent(3.0, (0.8, 0.6), 30, 3, 10), "replace-one"),
         (GaussianEvent(3.0) * 4, "replace-one"),
     ],
 )

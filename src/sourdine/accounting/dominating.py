@@ -10,6 +10,7 @@ from sourdine.accounting.pairs import Normal, Pair, Reversed, Sampled, Spliced, 
 from sourdine.errors import NotAccountable
 from sourdine.events import (
     ApproximateEvent,
+    CorrelatedEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
@@ -96,6 +97,8 @@ def worst(event: Event, adjacency: str) -> Worst:
             return _fixed_size(event, adjacency)
         case ShuffledEvent():
             return _shuffled(event, adjacency)
+        case CorrelatedEvent():
+            return Worst.both_ways(Normal(correlated_mu(event, adjacency)))
         case _:
             raise NotAccountable(
                 f"no dominating pair is known for an event of kind {event.kind!r}; "
@@ -139,6 +142,11 @@ def _check_sampled(event: Event) -> None:
     for part, _ in event.parts:
         if isinstance(part, PoissonEvent | TruncatedPoissonEvent | FixedSizeEvent | ShuffledEvent):
             raise NotAccountable("sampling from a sample has no proven bound here; sample once.")
+        if isinstance(part, CorrelatedEvent):
+            raise NotAccountable(
+                "noise that is correlated over many steps has no proven bound here under sampling; "
+                "account for it alone, on records in a fixed order."
+            )
         black_box = isinstance(part, ApproximateEvent | ExponentialEvent | GdpEvent)
         if black_box and getattr(part, "adjacency", None) == "zero-out":
             raise NotAccountable(
@@ -201,6 +209,16 @@ def shuffled_mu(event: ShuffledEvent, adjacency: str) -> float:
     return distance * math.sqrt(event.epochs) / event.noise_multiplier
 
 
+def correlated_mu(event: CorrelatedEvent, adjacency: str) -> float:
+    """mu of correlated noise: exactly one Gaussian mechanism, however the contributions are chosen."""
+    if adjacency == "add-remove" and not event.own_schedule:
+        raise NotAccountable(
+            "one record more or less moves the places of others, and with them their steps; ask for "
+            "adjacency zero-out or replace-one, or give each record steps of its own (own_schedule)."
+        )
+    return distance(event, adjacency) * event.sensitivity / event.noise_multiplier
+
+
 def gaussian_mu(event: Event, adjacency: str) -> float | None:
     """mu if the whole event is exactly a Gaussian mechanism, else None; mu's add in squares."""
     squares = 0.0
@@ -210,6 +228,8 @@ def gaussian_mu(event: Event, adjacency: str) -> float | None:
                 mu = distance(part, adjacency) / part.noise_multiplier
             case GdpEvent():
                 mu = distance(part, adjacency) * part.mu
+            case CorrelatedEvent():
+                mu = correlated_mu(part, adjacency)
             case PoissonEvent(rate=1.0, event=GaussianEvent() as whole):
                 mu = distance(whole, adjacency) / whole.noise_multiplier
             case _:

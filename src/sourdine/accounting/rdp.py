@@ -20,6 +20,7 @@ from sourdine import checks
 from sourdine.errors import InputError, NotAccountable
 from sourdine.events import (
     ApproximateEvent,
+    CorrelatedEvent,
     DiscreteGaussianEvent,
     DiscreteLaplaceEvent,
     Event,
@@ -204,7 +205,7 @@ def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
     )
 
     match event:
-        case GaussianEvent() | GdpEvent():
+        case GaussianEvent() | GdpEvent() | CorrelatedEvent():
             mu = gaussian_mu(event, adjacency) or 0.0
             return [gaussian(mu, order) for order in orders]
         case ShuffledEvent():

@@ -1,1 +1,5 @@
-"""DP-SGD for any PyTorch model. So far: how lots are drawn."""
+"""DP-SGD for any PyTorch model: lots, per-example gradients, clipping, noise, and the loop."""
+
+from sourdine.sgd.clipped import Clipped, clipped_sum
+
+__all__ = ["Clipped", "clipped_sum"]

@@ -1,0 +1,98 @@
+"""Nanoseconds for one value of noise, on one CPU thread, and how many times torch.randn that is.
+
+    OMP_NUM_THREADS=1 python benchmarks/engine/noise.py [--values 4194304] [--device cuda]
+
+The ways are timed in turns and the best of the rounds is kept, so that a busy machine hurts all alike. On the
+CPU the clock is the processor time of this process, on an accelerator it is the wall's.
+"""
+
+import argparse
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from sourdine.rng import secure
+from sourdine.sgd import noise
+
+
+def torch_only(words: torch.Tensor) -> torch.Tensor:
+    """The same sums with torch's logarithm, sine and cosine."""
+    radius = words[:, :4].to(torch.float32).mul_(2.0**-31)
+    radius.mul_(radius).clamp_(min=noise._LEAST).log_().neg_().sqrt_()
+    angle = words[:, 4:].to(torch.float32).mul_(math.pi * 2.0**-31)
+    return torch.stack([angle.cos().mul_(radius).sum(1), angle.sin().mul_(radius).sum(1)], 1)
+
+
+def inverse_erf(words: torch.Tensor) -> torch.Tensor:
+    """Four inverse transforms; for its time only, as fp32 ends its tails at 5.4 deviations."""
+    tiles, _, width = words.shape
+    uniform = words.view(tiles, 4, 2 * width).to(torch.float32).mul_(1 - 2.0**-24).mul_(2.0**-31)
+    return uniform.erfinv_().sum(1).mul_(math.sqrt(2))
+
+
+def in_tiles(make: Callable[[torch.Tensor], torch.Tensor], values: int, device: torch.device) -> None:
+    source, tile = secure(), noise._TILE if device.type == "cpu" else noise._DEVICE_VALUES
+    for _ in range(-(-values // tile)):
+        words = noise._words(source.bytes(32), 0, 4 * tile, device)
+        make(words.view(-1, 8, noise._TILE // 2))
+
+
+def from_the_source(values: int) -> None:
+    """The bytes as the source gives them, without a key of the call's own; tiles of 64 kB."""
+    source = secure()
+    for _ in range(values // 4096):
+        drawn = np.frombuffer(source.bytes(16 * 4096), dtype="<i4").copy()
+        noise._sums(torch.from_numpy(drawn).view(1, 8, 2048))
+
+
+def four_randn(values: int, device: torch.device) -> torch.Tensor:
+    drawn = torch.randn(values, device=device)
+    for _ in range(3):
+        drawn += torch.randn(values, device=device)
+    return drawn.mul_(0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--values", type=int, default=1 << 22)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    values, device, source = given.values, torch.device(given.device), secure()
+    tensor = torch.zeros(values, device=device)
+    ways: dict[str, Callable[[], object]] = {
+        "torch.randn, not secure": lambda: torch.randn(values, device=device),
+        "four torch.randn, not secure": lambda: four_randn(values, device),
+        "ChaCha20 words alone": lambda: in_tiles(lambda words: words, values, device),
+        "add_noise_": lambda: noise.add_noise_([tensor], 1.0, source),
+        "sums with torch's functions": lambda: in_tiles(torch_only, values, device),
+        "sums by inverse erf": lambda: in_tiles(inverse_erf, values, device),
+    }
+    if device.type == "cpu":
+        ways["sums on Source.bytes"] = lambda: from_the_source(values)
+    best = dict.fromkeys(ways, math.inf)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    for _ in range(given.rounds):
+        for name, way in ways.items():
+            start = clock()
+            way()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            best[name] = min(best[name], clock() - start)
+    print(
+        f"Python {platform.python_version()}, torch {torch.__version__}, NumPy {np.__version__}, {device}, "
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {values} values"
+    )
+    plain = best["torch.randn, not secure"]
+    for name, took in best.items():
+        print(f"{name:30} {took / values * 1e9:7.2f} ns {took / plain:7.2f} x")
+
+
+if __name__ == "__main__":
+    main()

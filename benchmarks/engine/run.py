@@ -1,0 +1,442 @@
+"""One private training step: how long, how much memory, and is the sum right?
+
+    python benchmarks/engine/run.py [--models bert,lstm] [--engines ours,vmap] [--rounds 9] [--device cuda] [--json out.json]
+
+All engines do one step of AdamW on the same fixed batch, noise included, in one process and in turn: each
+round times every engine once, and what counts is the ratio to the non-private step of the same round.
+On the CPU: one thread, fp32, process time. On a GPU: bf16 autocast, wall time around a synchronised step.
+
+On the CPU, malloc is told to keep what is freed. Otherwise the pages of large tensors are mapped anew at each
+step, which slows the engines that hold every example's gradient down, and by another amount each time.
+
+Memory is what a step allocates above weights and optimizer state at its highest point, each engine in a
+process of its own. On the CPU it is summed up from the allocations and frees that torch.profiler records
+(tensors alone: the high-water mark of the process would also hold what malloc keeps and what importing
+took); on a GPU torch.cuda counts it.
+
+The error is that of the clipped sum of 4 examples, without noise, in fp32, against one backward pass for
+each example: the largest over the parameters, relative.
+"""
+
+import argparse
+import ctypes
+import importlib.metadata
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+from models import CPU, CUDA, Batch, Task, losses
+from torch import nn
+from torch.func import functional_call, grad, vmap
+
+CLIP = 1.0
+NOISE = 1.0  # deviation over the clip
+RATE = 1e-4
+CHECKED = 4  # examples
+
+
+class Engine(ABC):
+    """A model with its optimizer; `step` is one training step, `clear` forgets its gradients.
+
+    After a step, `.grad` holds (clipped sum + noise) / lot size.
+    """
+
+    rowwise = False  # whether the model must be given position ids with a row for each example
+
+    def __init__(
+        self, model: nn.Module, batch: Batch, *, clip: float, noise: float, half: bool
+    ) -> None:
+        self.model = model
+        dropped = {"labels"} if self.rowwise else {"labels", "position_ids", "token_type_ids"}
+        self.inputs = {name: rows for name, rows in batch.items() if name not in dropped}
+        self.labels = batch["labels"]
+        self.clip, self.noise, self.lot_size = clip, noise, len(self.labels)
+        self.half = half
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+        self.prepare()
+
+    def prepare(self) -> None:  # noqa: B027 (most have nothing to do)
+        """What happens once, before training."""
+
+    @staticmethod
+    def fitted(model: nn.Module) -> nn.Module:
+        """The model with the layers that the engine asks for."""
+        return model
+
+    @abstractmethod
+    def step(self) -> None: ...
+
+    def clear(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def precision(self) -> AbstractContextManager[object]:
+        return torch.autocast("cuda", torch.bfloat16) if self.half else nullcontext()
+
+    def losses(self) -> torch.Tensor:
+        with self.precision():
+            return losses(self.model(**self.inputs), self.labels)
+
+    def finish(self) -> None:
+        """Noise of torch's own generator, the division by the lot size, and the step."""
+        for weight in self.model.parameters():
+            weight.grad.add_(torch.randn_like(weight), alpha=self.noise * self.clip)
+        self.divide()
+
+    def divide(self) -> None:
+        for weight in self.model.parameters():
+            weight.grad.div_(self.lot_size)
+        self.optimizer.step()
+
+
+class NonPrivate(Engine):
+    def step(self) -> None:
+        self.losses().mean().backward()
+        self.optimizer.step()
+
+
+class Ours(Engine):
+    """sourdine with torch's noise, as the peers have."""
+
+    def prepare(self) -> None:
+        from sourdine.sgd.clipped import Knowledge, clipped_sum
+
+        self.knowledge, self.clipped_sum = Knowledge(), clipped_sum
+
+    def step(self) -> None:
+        self.clipped_sum(self.model, self.losses, self.clip, knowledge=self.knowledge)
+        self.finish()
+
+
+class OursSecure(Ours):
+    """sourdine with its own noise, from a cryptographic source."""
+
+    def prepare(self) -> None:
+        from sourdine import rng
+        from sourdine.sgd.noise import add_noise_
+
+        super().prepare()
+        self.source, self.add_noise_ = rng.secure(), add_noise_
+
+    def finish(self) -> None:
+        if self.noise:
+            gradients = [weight.grad for weight in self.model.parameters()]
+            self.add_noise_(gradients, self.noise * self.clip, self.source)
+        self.divide()
+
+
+class Opacus(Engine):
+    """Opacus as its users call it; the lot is the fixed batch."""
+
+    mode = "hooks"
+    rowwise = True
+
+    @staticmethod
+    def fitted(model: nn.Module) -> nn.Module:
+        """With Opacus' own LSTM, of linear layers, where there is one."""
+        from opacus.validators import ModuleValidator
+
+        return ModuleValidator.fix(model)
+
+    def prepare(self) -> None:
+        from opacus import PrivacyEngine
+        from torch.utils.data import DataLoader, TensorDataset
+
+        # The loader tells Opacus the lot size, and is not used otherwise.
+        made = PrivacyEngine().make_private(
+            module=self.model.train(),
+            optimizer=self.optimizer,
+            criterion=Criterion(),
+            data_loader=DataLoader(TensorDataset(self.labels), batch_size=self.lot_size),
+            noise_multiplier=self.noise,
+            max_grad_norm=self.clip,
+            poisson_sampling=False,
+            grad_sample_mode=self.mode,
+        )
+        self.model, self.optimizer = made[0], made[1]
+        self.criterion = made[2] if self.mode == "ghost" else Criterion()
+
+    def step(self) -> None:
+        with self.precision():
+            loss = self.criterion(self.model(**self.inputs), self.labels)
+        loss.backward()
+        self.optimizer.step()
+
+
+class OpacusGhost(Opacus):
+    mode = "ghost"
+
+
+class Criterion:
+    """What Opacus' ghost mode expects: it sets `reduction` to "none" where it wants single losses."""
+
+    reduction = "mean"
+
+    def __call__(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        each = losses(logits, labels)
+        return each if self.reduction == "none" else each.mean()
+
+
+class Vmap(Engine):
+    """Every example's gradient by torch.func."""
+
+    def prepare(self) -> None:
+        self.gradients = vmap(grad(self.loss), (None, 0, 0))
+
+    def loss(self, weights: Batch, inputs: Batch, label: torch.Tensor) -> torch.Tensor:
+        rows = {name: row[None] for name, row in inputs.items()}
+        with self.precision():
+            return losses(functional_call(self.model, weights, (), rows), label[None])[0]
+
+    def step(self) -> None:
+        weights = dict(self.model.named_parameters())
+        fixed = {name: weight.detach() for name, weight in weights.items()}
+        each = self.gradients(fixed, self.inputs, self.labels)
+        squares = sum(g.flatten(1).square().sum(1) for g in each.values())
+        factors = (self.clip / squares.sqrt()).clamp(max=1)
+        for name, weight in weights.items():
+            weight.grad = torch.tensordot(factors, each[name], dims=1)
+        del each
+        self.finish()
+
+
+ENGINES: dict[str, tuple[str, type[Engine]]] = {
+    "plain": ("non-private, eager", NonPrivate),
+    "ours": ("sourdine, secure noise", OursSecure),
+    "ours-torch": ("sourdine, torch's noise", Ours),
+    "opacus": ("Opacus hooks", Opacus),
+    "ghost": ("Opacus ghost", OpacusGhost),
+    "vmap": ("torch.func vmap(grad)", Vmap),
+}
+
+
+class Bench:
+    """One model on one device, and the engines that run on it."""
+
+    def __init__(self, name: str, device: str) -> None:
+        self.task: Task = (CPU if device == "cpu" else CUDA)[name]
+        self.device = device
+
+    def engine(self, name: str) -> Engine:
+        kind = ENGINES[name][1]
+        half = self.device != "cpu"
+        return kind(self.model(kind), self.batch(self.task.examples), clip=CLIP, noise=NOISE, half=half)
+
+    def model(self, kind: type[Engine]) -> nn.Module:
+        torch.manual_seed(0)
+        return kind.fitted(self.task.build()).to(self.device).train()
+
+    def batch(self, count: int) -> Batch:
+        return {name: rows.to(self.device) for name, rows in self.task.batch(count).items()}
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        if self.device == "cpu":
+            start = time.process_time()
+            work()
+            return time.process_time() - start
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def error(self, name: str) -> float:
+        """How far an engine's clipped sum is from that of one backward pass per example."""
+        kind = ENGINES[name][1]
+        model, batch = self.model(kind), self.batch(CHECKED)
+        clip, sums = brute_force(model, batch)
+        engine = kind(model, batch, clip=clip, noise=0.0, half=False)
+        weights = list(model.parameters())  # before the step changes nothing but their values
+        engine.step()
+        whole = torch.stack([total.norm() for total in sums]).norm()
+        return max(
+            float((weight.grad * CHECKED - total).norm() / total.norm().clamp(min=1e-3 * whole))
+            for weight, total in zip(weights, sums, strict=True)
+        )
+
+    def memory(self, name: str) -> int:
+        """Bytes that the second step allocates at its highest point; the first makes AdamW's state."""
+        engine = self.engine(name)
+        engine.step()
+        engine.clear()
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            engine.step()
+            return torch.cuda.max_memory_allocated() - before
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+        ) as profile:
+            engine.step()
+        events = profile.profiler.kineto_results.events()
+        changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+        now = highest = 0
+        for _, change in sorted(changes, key=lambda pair: pair[0]):
+            now += change
+            highest = max(highest, now)
+        return highest
+
+
+def brute_force(model: nn.Module, batch: Batch) -> tuple[float, list[torch.Tensor]]:
+    """A clip that cuts every example, and the sum of the clipped gradients, one example at a time."""
+    weights = list(model.parameters())
+    gradients = []
+    for at in range(len(batch["labels"])):
+        rows = {name: row[at : at + 1] for name, row in batch.items()}
+        labels = rows.pop("labels")
+        loss = losses(model(**rows), labels).sum()
+        found = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+        gradients.append(found)
+    norms = [torch.stack([g.norm() for g in each]).norm() for each in gradients]
+    clip = 0.5 * float(min(norms))
+    sums = [torch.zeros_like(weight) for weight in weights]
+    for each, norm in zip(gradients, norms, strict=True):
+        for total, g in zip(sums, each, strict=True):
+            total.add_(clip / norm * g)
+    return clip, sums
+
+
+def attempt(work: Callable[[], object]) -> tuple[object, str]:
+    """What comes out, or the first line of the error."""
+    try:
+        return work(), ""
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0].split(" (/")[0]  # no paths
+        return None, f"{type(error).__name__}: {first}"[:110]
+
+
+def compare(name: str, engines: list[str], rounds: int, device: str) -> dict[str, dict[str, object]]:
+    """One row for each engine on one model."""
+    bench = Bench(name, device)
+    rows: dict[str, dict[str, object]] = {engine: {} for engine in engines}
+    alive: dict[str, Engine] = {}
+    for engine in engines:
+        if engine != "plain":
+            rows[engine]["error"], problem = attempt(lambda engine=engine: bench.error(engine))
+            if problem:
+                rows[engine]["failed"] = problem
+                continue
+        made, problem = attempt(lambda engine=engine: started(bench.engine(engine)))
+        if problem:
+            rows[engine]["failed"] = problem
+        else:
+            alive[engine] = made
+    times: dict[str, list[float]] = {engine: [] for engine in alive}
+    for _ in range(rounds):
+        for engine, one in alive.items():
+            times[engine].append(bench.seconds(lambda one=one: once(one)))
+    for engine, taken in times.items():
+        ratios = [t / base for t, base in zip(taken, times["plain"], strict=True)]
+        rows[engine]["ms"] = 1e3 * statistics.median(taken)
+        rows[engine]["ratio"] = statistics.median(ratios)
+        rows[engine]["least"], rows[engine]["most"] = min(ratios), max(ratios)
+    alive.clear()
+    for engine in times:
+        rows[engine]["bytes"] = apart(name, engine, device)
+    return rows
+
+
+def once(engine: Engine) -> None:
+    engine.step()
+    engine.clear()
+
+
+def started(engine: Engine) -> Engine:
+    """After two steps that are not timed."""
+    for _ in range(2):
+        once(engine)
+    return engine
+
+
+def apart(name: str, engine: str, device: str) -> int | None:
+    """The memory of a step, measured in a fresh process."""
+    command = [sys.executable, __file__, "--memory", "--models", name, "--engines", engine]
+    done = subprocess.run([*command, "--device", device], capture_output=True, text=True, check=False)
+    return int(done.stdout.split()[-1]) if done.returncode == 0 else None
+
+
+def table(describe: str, rows: dict[str, dict[str, object]]) -> str:
+    lines = [
+        f"| {describe} | ms | ratio (least to most) | step's memory, MiB | error |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for engine, row in rows.items():
+        label = ENGINES[engine][0]
+        error = "–" if row.get("error") is None else f"{row['error']:.0e}"
+        if "failed" in row:
+            lines.append(f"| {label} | {row['failed']} | – | – | {error} |")
+            continue
+        memory = "–" if row["bytes"] is None else f"{row['bytes'] / 2**20:.0f}"
+        lines.append(
+            f"| {label} | {row['ms']:.1f} | {row['ratio']:.2f} ({row['least']:.2f} to {row['most']:.2f}) "
+            f"| {memory} | {error} |"
+        )
+    return "\n".join(lines)
+
+
+def keep_freed_memory() -> None:
+    """glibc's malloc returns nothing to the system and takes large blocks from its heap."""
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        trim_threshold, mmap_max = -1, -4  # M_TRIM_THRESHOLD and M_MMAP_MAX of malloc.h
+        mallopt(trim_threshold, -1)
+        mallopt(mmap_max, 0)
+
+
+def versions(device: str) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in ("torch", "opacus", "transformers", "sourdine"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "none"
+    found["device"] = torch.cuda.get_device_name() if device != "cpu" else platform.machine()
+    return found
+
+
+def chosen(text: str, known: list[str]) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"unknown: {', '.join(unknown)}; there are {', '.join(known)}.")
+    return names
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(CPU))
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--memory", action="store_true", help="print one engine's bytes on one model")
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore")  # the peers' hooks warn at each step
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    models, engines = chosen(arguments.models, list(CPU)), chosen(arguments.engines, list(ENGINES))
+    if arguments.memory:
+        print(Bench(models[0], arguments.device).memory(engines[0]))
+        return
+    engines = ["plain", *(engine for engine in engines if engine != "plain")]
+    results: dict[str, object] = {"versions": versions(arguments.device)}
+    print(json.dumps(results["versions"]), flush=True)
+    for name in models:
+        rows = compare(name, engines, arguments.rounds, arguments.device)
+        results[name] = rows
+        describe = (CPU if arguments.device == "cpu" else CUDA)[name].describe
+        print(f"\n{table(describe, rows)}", flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

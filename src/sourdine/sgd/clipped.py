@@ -1,0 +1,298 @@
+"""The clipped sum of per-example gradients, exactly, in one backward pass.
+
+    sum_i  c_i g_i,   c_i = min(1, clip / |g_i|),   g_i = gradient of losses[i] in all that is trained
+
+One backward pass to the outputs of all layers gives what is needed for the norms *and* for the sum
+(book-keeping; Bu et al. 2023): no second backward, no per-example gradient where it need not be formed.
+
+Guarantee: what one example adds has a norm of at most `clip`, in spite of rounding in the norm: norms
+are rounded upwards by a bound on their error (sgd/uses.py), and an example whose gradient is not finite
+adds nothing. The sum over the examples itself is made in single precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.utils.checkpoint import CheckpointError
+
+from sourdine.errors import InputError
+from sourdine.sgd import general, recurrent, rules
+from sourdine.sgd import layout as layouts
+from sourdine.sgd.clipping import Clip, Flat
+from sourdine.sgd.tape import AS_IS, Choice, Key, Record, Tape, Use
+from sourdine.sgd.uses import Gradients, Lookup, Outer
+
+__all__ = ["Clipped", "Knowledge", "clipped_sum", "gradients"]
+_RULES = (rules, recurrent, general)  # importing them registers the rules
+
+
+@dataclass
+class Knowledge:
+    """What was proved about a model's calls, kept from one batch to the next."""
+
+    choices: dict[Key, Choice] = field(default_factory=dict)
+    unseen: set[str] = field(default_factory=set)  # parameters with uses that the tape cannot see
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """What happened to each example. Norms and losses are private: nothing here may be released."""
+
+    losses: Tensor
+    norms: Tensor
+    factors: Tensor | Mapping[str, Tensor]
+
+
+def clipped_sum(
+    model: nn.Module,
+    losses: Callable[[], Tensor],
+    clip: float | Clip,
+    *,
+    examples: int | None = None,
+    weights: Tensor | None = None,
+    per_unit: int = 1,
+    knowledge: Knowledge | None = None,
+) -> Clipped:
+    """Adds the clipped sum of the gradients of `losses()` to `.grad` of every trained parameter.
+
+    losses: a call that runs the model and returns one loss per example, each of its own example only.
+    clip: the largest norm of a contribution, or one of the objects of sgd/clipping.py.
+    weights: 0 or 1 for each example; one with weight 0 adds exactly nothing (padding of a batch).
+    per_unit: so many examples in a row form one contribution, whose sum is clipped (all of one user).
+    """
+    how = clip if isinstance(clip, Clip) else Flat(clip)
+    found, values = gradients(
+        model, losses, examples=examples, weights=weights, per_unit=per_unit, knowledge=knowledge
+    )
+    with torch.no_grad():
+        squares: dict[str, Tensor] = {}
+        rounding: Tensor | float = 0.0
+        for name, grads in found.items():
+            squares[name], more = grads.squares()
+            rounding = rounding + more
+        units = len(values) // per_unit
+        factors, norms = how.factors(squares, rounding, torch.zeros(units, device=values.device))
+        present = None if weights is None else weights.view(units, per_unit).amax(1) > 0
+        bad = ~torch.isfinite(norms)
+        if present is not None:
+            bad |= ~present
+        some_bad = bool(bad.any())
+        for name, parameter in trained(model).items():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if name in found:
+                if some_bad:
+                    found[name].drop(bad)
+                scale = factors[name] if isinstance(factors, Mapping) else factors
+                found[name].add_sum_(parameter.grad, scale.masked_fill(bad, 0) if some_bad else scale)
+                del found[name]  # frees its activations
+    return Clipped(values, norms, factors)
+
+
+def _owned(model: nn.Module) -> Iterator[Tensor]:
+    """Tensors that the model keeps, registered or not: they are there before any example is."""
+    for module in model.modules():
+        for value in (*vars(module).values(), *module.buffers(recurse=False)):
+            many = value.values() if isinstance(value, Mapping) else (value,)
+            yield from (x for x in many if isinstance(x, Tensor))
+
+
+def trained(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are trained, each once."""
+    return {name: x for name, x in model.named_parameters() if x.requires_grad}
+
+
+def gradients(
+    model: nn.Module,
+    losses: Callable[[], Tensor],
+    *,
+    examples: int | None = None,
+    weights: Tensor | None = None,
+    per_unit: int = 1,
+    knowledge: Knowledge | None = None,
+) -> tuple[dict[str, Gradients], Tensor]:
+    """Per-example gradients of every parameter that the losses use, and the losses."""
+    knowledge = knowledge or Knowledge()
+    parameters = trained(model)
+    names = {parameter: name for name, parameter in parameters.items()}
+    tried: dict[Key, Choice] = {}
+    refuted: set[Key] = set()
+    while True:
+        tape = Tape(names, examples, knowledge.choices)
+        tape.tried, tape.refuted = tried, refuted
+        if refuted:  # is it data, or the same for all examples? Followed only when that is the question
+            tape.constants = {id(x): x for x in _owned(model)}
+        with torch.enable_grad():
+            with tape:
+                values = losses()
+            _check_losses(values, examples)
+            if tape.examples != len(values):
+                examples = len(values)
+                if tape.records or tape.made:
+                    tried = {}
+                    continue
+                tape.examples = examples
+            done = _backward(tape, values, parameters, weights, per_unit, knowledge)
+        if done is not None:
+            return done, values.detach()
+
+
+def _backward(
+    tape: Tape,
+    values: Tensor,
+    parameters: dict[str, Tensor],
+    weights: Tensor | None,
+    per_unit: int,
+    knowledge: Knowledge,
+) -> dict[str, Gradients] | None:
+    """All gradients of one forward pass, or None if it has to be run again with better choices."""
+    start = torch.ones_like(values) if weights is None else weights.to(values)
+    leaves = list(parameters.values())
+    edges = [*(record.edge for record in tape.records), *map(get_gradient_edge, leaves)]
+    new = any(record.key not in knowledge.choices for record in tape.records)
+    if not values.requires_grad:
+        raise InputError("no loss depends on a trained parameter; is everything frozen or detached?")
+
+    def pull(cotangent: Tensor, keep: bool) -> list[Tensor | None]:
+        try:
+            got = torch.autograd.grad(values, edges, cotangent, retain_graph=keep, allow_unused=True)
+        except CheckpointError:
+            raise InputError(
+                "activation checkpointing runs layers a second time, unseen; switch it off (in "
+                "transformers: model.gradient_checkpointing_disable())."
+            ) from None
+        return list(got)
+
+    keep = new or bool(knowledge.unseen)
+    got = pull(start, keep)
+    unseen = {
+        name for name, g in zip(parameters, got[len(tape.records) :], strict=True) if g is not None
+    }
+    if unseen - knowledge.unseen and not keep:
+        knowledge.unseen |= unseen
+        return None
+    knowledge.unseen |= unseen
+    if new and not _prove(tape, values, got, pull, start, knowledge):
+        return None
+    _check_apart(tape, unseen)
+    found = _collect(tape, got, parameters, per_unit)
+    for name in unseen:
+        one = partial(torch.autograd.grad, values, parameters[name], retain_graph=True)
+        each = torch.stack([one(row)[0] for row in start.diag()])
+        _entry(found, name, parameters).add(_by_unit(each, per_unit))
+    return found
+
+
+def _prove(
+    tape: Tape,
+    values: Tensor,
+    got: list[Tensor | None],
+    pull: Callable[[Tensor, bool], list[Tensor | None]],
+    start: Tensor,
+    knowledge: Knowledge,
+) -> bool:
+    """Proves the layout of every new record by a second backward pass; see sgd/layout.py.
+
+    False if a guess was wrong in a way that needs another forward pass.
+    """
+    v = layouts.weights(len(values), values)
+    again = pull(start * v, True)
+    for record, plain, weighted in zip(tape.records, got, again, strict=False):
+        if plain is None or weighted is None or record.key in knowledge.choices:
+            continue
+        fitting = [
+            choice
+            for choice in (record.choices if not record.fixed else (record.choice,))
+            if isinstance(choice, layouts.Layout)
+            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v)
+        ]
+        if not fitting:
+            after = record.choices.index(record.choice) + 1 if record.fixed else 0
+            rest = record.choices[after:]
+            others = [x for x in rest if record.fixed or not isinstance(x, layouts.Layout)]
+            tape.tried[record.key] = others[0]
+            tape.refuted.add(record.key)
+            return False  # later records may have failed only because of this one
+        record.choice = fitting[0]
+        tape.tried[record.key] = fitting[0]
+        if len(fitting) == 1 and bool(plain.any()):
+            knowledge.choices[record.key] = fitting[0]
+    return True
+
+
+def _check_apart(tape: Tape, unseen: set[str]) -> None:
+    """Refuses a model in which no way to tell the examples' rows apart has stood the proof."""
+    for key in tape.refuted & tape.asked:
+        _, function, shapes, _ = key
+        names = {name for _, name in shapes if name}
+        if tape.tried.get(key) == AS_IS or names & unseen:
+            where = ", ".join(sorted(names)) or "a tensor made of parameters"
+            raise InputError(
+                f"the loss of one example depends on another example, seen at {where} ({function}). "
+                "Losses must not mix examples: no batch norm, no contrast within the batch, no average "
+                "over it; or, if rows are only reordered, keep the examples' order in that layer."
+            )
+
+
+def _collect(
+    tape: Tape, got: list[Tensor | None], parameters: dict[str, Tensor], per_unit: int
+) -> dict[str, Gradients]:
+    """The uses of every parameter; those of tensors made of parameters are led back to them."""
+    found: dict[str, Gradients] = {}
+    made: dict[int, Gradients] = {}
+    record: Record
+    for place, record in enumerate(tape.records):
+        gradient, got[place] = got[place], None
+        if gradient is None:
+            continue
+        for owner, use in record.uses(gradient, record.choice):
+            if id(owner) in tape.names:
+                _entry(found, tape.names[id(owner)], parameters).add(_by_unit(use, per_unit))
+            else:
+                made.setdefault(id(owner), Gradients(owner.shape)).add(_by_unit(use, per_unit))
+    if made:
+        sources = [tape.made[key] for key in made]
+        each = [grads.each().to(x.dtype) for x, grads in zip(sources, made.values(), strict=True)]
+        led = torch.autograd.grad(
+            sources, list(parameters.values()), each, allow_unused=True, is_grads_batched=True
+        )
+        for name, gradient in zip(parameters, led, strict=True):
+            if gradient is not None:
+                _entry(found, name, parameters).add(gradient)
+    return found
+
+
+def _entry(found: dict[str, Gradients], name: str, parameters: dict[str, Tensor]) -> Gradients:
+    return found.setdefault(name, Gradients(parameters[name].shape))
+
+
+def _by_unit(use: Use, per_unit: int) -> Use:
+    """Examples of one unit become more positions of one contribution."""
+    if per_unit == 1:
+        return use
+    if isinstance(use, Outer):
+        return Outer(*(_stacked(x, per_unit) for x in (use.left, use.right)))
+    if isinstance(use, Lookup):
+        return Lookup(use.ids.reshape(-1, per_unit * use.ids.shape[1]), _stacked(use.right, per_unit))
+    return use.view(-1, per_unit, *use.shape[1:]).sum(1)
+
+
+def _stacked(x: Tensor, per_unit: int) -> Tensor:
+    return x.reshape(-1, per_unit * x.shape[1], x.shape[2])
+
+
+def _check_losses(values: Tensor, examples: int | None) -> None:
+    if not isinstance(values, Tensor) or values.dim() != 1:
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise InputError(
+            f"the loss must be a vector of one loss per example, not {got}; use reduction='none' and "
+            "average over positions only."
+        )
+    if examples is not None and len(values) != examples:
+        raise InputError(f"there are {examples} examples, but {len(values)} losses.")

@@ -1,0 +1,93 @@
+"""Which rows of a tensor belong to which example.
+
+A layer sees rows, not examples: (B, T, d) with the examples first, (T, B, d) with time first, or
+(B T, d) flattened either way. A `Layout` turns such a tensor into (B, T, d). More than one may fit the
+sizes of a tensor, above all when B = T; then they are told apart by `belongs`, which is exact:
+
+    Let G be the gradient of sum_i losses[i] with respect to the tensor, and G' that of
+    sum_i v_i losses[i], for weights v_i that are powers of two. If each row reaches the loss of its own
+    example only, then G' = v G row by row, without rounding, and if G' = v G for weights drawn at
+    random, each row reaches its own example only (up to the chance that two examples share a weight).
+
+The same comparison finds losses that mix examples, for which no layout is right.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sourdine import rng
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the examples are: in dimension `dim`; `outer` positions come before them in that dimension.
+
+    dim 0, outer 1: (B, ...), also flattened (B T, ...). dim 1, outer 1: (T, B, ...). dim 0, outer T:
+    flattened (T B, ...).
+    """
+
+    dim: int = 0
+    outer: int = 1
+
+    def rows(self, x: Tensor, examples: int, features: int = 1) -> Tensor:
+        """(B, T, d), where the last `features` dimensions of x make up d."""
+        d = math.prod(x.shape[x.dim() - features :])
+        if self.outer > 1:
+            x = x.reshape(self.outer, examples, *x.shape[1:]).movedim(1, 0)
+        elif self.dim:
+            x = x.movedim(self.dim, 0)
+        return x.reshape(examples, -1, d)
+
+    def split(self, x: Tensor, examples: int) -> Tensor:
+        """(B, ...) where every example keeps all dimensions that a batch of one would have."""
+        if self.outer > 1:
+            return x.reshape(self.outer, examples, *x.shape[1:]).movedim(1, 0)
+        if self.dim:
+            return x.movedim(self.dim, 0).unsqueeze(self.dim + 1)
+        return x.reshape(examples, -1, *x.shape[1:])
+
+    def join(self, x: Tensor) -> Tensor:
+        """The inverse of split."""
+        if self.outer > 1:
+            return x.movedim(0, 1).flatten(0, 1)
+        if self.dim:
+            return x.squeeze(self.dim + 1).movedim(0, self.dim)
+        return x.flatten(0, 1)
+
+
+def candidates(shape: torch.Size, examples: int, features: int = 1) -> tuple[Layout, ...]:
+    """The layouts that fit a tensor whose last `features` dimensions are not rows, likeliest first."""
+    lead = shape[: len(shape) - features]
+    if not lead or math.prod(lead) == 0:
+        return ()
+    found = [Layout()] if lead[0] == examples else []
+    found += [Layout(dim) for dim in range(1, len(lead)) if lead[dim] == examples and examples > 1]
+    if not found or examples > 1:
+        many, rest = divmod(lead[0], examples)
+        if rest == 0 and many > 1:
+            found += [Layout()] if examples == 1 else [Layout(), Layout(0, many)]
+    return tuple(found)
+
+
+def weights(examples: int, like: Tensor) -> Tensor:
+    """Powers of two that tell examples apart; which example gets which is fixed but irregular."""
+    source = rng.seeded(examples)
+    powers = [2.0 ** source.below(5) for _ in range(examples)]
+    if examples > 1 and len(set(powers)) == 1:
+        powers[0] = 2 * powers[1]
+    return torch.tensor(powers, dtype=like.dtype, device=like.device)
+
+
+def belongs(plain: Tensor, weighted: Tensor, v: Tensor) -> bool:
+    """Whether G' = v G, for G and G' as (B, ...); see the top of this file."""
+    expected = plain.reshape(len(v), -1) * v[:, None].to(plain.dtype)
+    wrong = (weighted.reshape(len(v), -1) - expected).abs()
+    known = torch.isfinite(wrong)  # an example whose gradient is not finite will be dropped
+    sizes = torch.where(torch.isfinite(expected), expected, 0.0).abs().amax(1, keepdim=True)
+    tolerance, floor = (1e-4, 1e-7) if plain.dtype == torch.float32 else (1e-2, 1e-4)
+    return bool((torch.where(known, wrong, 0.0) <= tolerance * sizes + floor * sizes.max()).all())

@@ -1,0 +1,233 @@
+"""Gaussian noise for training, from the cryptographic stream of a source.
+
+One value is deviation * (X1 + X2 + X3 + X4) / 2, of independent standard normals after Box and Muller
+1958: Xi = sqrt(-2 ln Ui) cos(2 pi Vi), with Ui and Vi from 32 bits each of ChaCha20. The sines of the
+same four couples make one other value, half a tile away and independent of the first.
+
+Why four: when few bits make the noise, all of them can be tried and the answer read off. Holohan and
+Braghin 2021 ("Secure random sampling in differential privacy", section 5.1) therefore sum 2n Gaussians
+and divide by sqrt(2n), 2n rather than n because a cosine and a sine of one couple add up to one cosine
+again; 2n - 1 uniforms are left to guess. Here 2n = 4 and no value uses a couple twice, so that seven
+uniforms are left to guess, or six where both values of the couples are seen.
+
+Why a grid: a sum of floats lies on a lattice, deviation / 2^27 wide near zero, and answers near zero
+are finer than that: they show the lattice shifted by the true value, however many Gaussians are summed
+(Haney et al. 2022 call these precision attacks). `add_noise_` therefore rounds its result to a multiple
+of a power of two, at most deviation / 1024. That is post-processing, and far below the noise.
+
+Guarantee: each call has a key of its own, drawn from the source, used for that call and kept nowhere.
+No noise is infinite or NaN. One Xi reaches 6.83 deviations and a value 13.6. The radius comes from a
+whole number k of 32 bits, U = |k| / 2^31, whose small end is the tail: fp32 holds |k| below 2^24
+exactly, so that rounding k moves no radius above 3.1, and others by a part in 2^24. The coarse end is
+at radius zero, with steps of 2^-12 in one of the four. The variance is deviation^2 to a part in 10^6
+(measured: 10^8).
+
+Not claimed: this is fp32 noise, not an exact discrete sampler, and the clipped sum it is added to was
+rounded before. That the proof for exact Gaussians carries over is argued, not proven: the lattice can
+make one grid point likelier by a part in 2^16 for small noise, and by one in 2^11 where it exceeds two
+deviations. Numbers for release come from `mechanisms`, which is exact.
+
+Repeatable: a seeded source gives the same noise for the same calls, by the number of values on each
+device and not by how they are cut into tensors. CPU and GPU draw the same bits; their logarithms,
+cosines and sums may differ in the last digits, which can move a result by one step of the grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+from sourdine import checks
+from sourdine.errors import InputError
+from sourdine.rng import Source
+
+_TILE = 1 << 16
+"""Values that share one stretch of the stream, a megabyte: small for the cache, large for the calls."""
+_DEVICE_VALUES = 1 << 22
+"""Values made at once on an accelerator, where few large kernels beat many small ones."""
+_WORDS_SENT = 1 << 22
+"""Up to so many words are made by the CPU for an accelerator: its 500 launches take 7 ms at least."""
+_GRID_BITS = 10
+_LEAST = 2.0**-62 / (4 * math.pi**2)
+"""Stands for the square of k = 0: with |k| = 1 / (2 pi) there, E[-2 ln U] is 2 (Stirling's formula)."""
+_CONSTANTS = b"expand 32-byte k"
+_ZEROS = memoryview(bytes(16 * _TILE))
+
+
+def add_noise_(tensors: Iterable[torch.Tensor], deviation: float, source: Source) -> None:
+    """Add independent N(0, deviation^2) noise to every element, in place, and round to the grid.
+
+    Deviation 0 changes nothing and draws nothing. Tensors may be empty, of any strides and on several
+    devices; all are checked before the first is changed. The scratch memory is 5 MB on the CPU, and at
+    most 320 MB on an accelerator, whatever the size of the tensors.
+    """
+    if checks.not_negative("deviation", deviation) == 0:
+        return
+    deviation = checks.positive("deviation", deviation)
+    groups: dict[torch.device, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        _check(tensor)
+        groups.setdefault(tensor.device, []).append(tensor)
+    # Beside 1.5 * 2^23 grid steps fp32 holds whole steps only: adding and taking them away rounds.
+    shift = 1.5 * 2.0 ** (23 - _GRID_BITS + math.floor(math.log2(deviation)))
+    with torch.no_grad():
+        for group in groups.values():
+            for piece, noise in _matched(group, source):
+                piece.add_(noise, alpha=deviation / 2).add_(shift).sub_(shift)
+
+
+def normal(shape: Sequence[int], source: Source, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Standard normals in fp32, as they come: not rounded to a grid."""
+    drawn = torch.empty(tuple(shape), dtype=torch.float32, device=device)
+    for piece, noise in _matched([drawn], source):
+        torch.mul(noise, 0.5, out=piece)
+    return drawn
+
+
+def _check(tensor: torch.Tensor) -> None:
+    if tensor.dtype != torch.float32:
+        raise InputError(
+            f"noise is made in float32, but a tensor is {str(tensor.dtype).removeprefix('torch.')}. "
+            "Sum clipped gradients in float32 and convert once the noise is in; nothing was changed."
+        )
+    if tensor.layout != torch.strided:
+        raise InputError(
+            "noise has to reach every element, but a tensor is sparse; make it dense first."
+        )
+    if any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise InputError(
+            "elements of a tensor share memory (expand): clone it, so that each has its noise."
+        )
+
+
+def _matched(
+    tensors: list[torch.Tensor], source: Source
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Flat pieces of tensors of one device, each with as much noise of deviation 2."""
+    count = sum(tensor.numel() for tensor in tensors)
+    if count == 0:
+        return
+    noise = tensors[0].new_empty(0)
+    chunks = _noise(count, source.bytes(32), tensors[0].device)
+    for flat in (flat for tensor in tensors for flat in _flat(tensor)):
+        start = 0
+        while start < len(flat):
+            if len(noise) == 0:
+                noise = next(chunks)
+            size = min(len(flat) - start, len(noise))
+            yield flat[start : start + size], noise[:size]
+            start, noise = start + size, noise[size:]
+
+
+def _flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """All elements in one-dimensional views, in the order of memory: one view where it is dense."""
+    ordered = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    if ordered.is_contiguous():
+        yield ordered.view(-1)
+    elif ordered.dim() == 1:
+        yield ordered
+    else:
+        for row in ordered.unbind(0):
+            yield from _flat(row)
+
+
+def _noise(count: int, key: bytes, device: torch.device) -> Iterator[torch.Tensor]:
+    """Sums of four standard normals, `count` in all, cut into chunks.
+
+    Tile by tile: neither the size of a chunk nor the device decides which bits make which value.
+    """
+    at_once = _TILE if device.type == "cpu" else _DEVICE_VALUES
+    done = 0
+    while done < count:
+        now = min(count - done, at_once)
+        if now > _TILE:
+            now -= now % _TILE
+        tiles, width = max(1, now // _TILE), (min(now, _TILE) + 1) // 2
+        words = _words(key, done // 4, tiles * 8 * width, device).view(tiles, 8, width)
+        yield _sums(words).view(-1)[:now]
+        done += now
+
+
+def _sums(words: torch.Tensor) -> torch.Tensor:
+    """Two sums of four from each column of eight words: tiles x 8 x width -> tiles x 2 x width."""
+    uniform = words.to(torch.float32).mul_(2.0**-31)  # in [-1, 1], of either sign
+    radius, angle = uniform[:, :4], uniform[:, 4:].mul_(math.pi)
+    # U is the size of the first, so that -2 ln U = -ln(uniform^2).
+    _map(np.log, torch.log, radius.mul_(radius).clamp_(min=_LEAST), radius)
+    _map(np.sqrt, torch.sqrt, radius.neg_(), radius)
+    tiles, _, width = words.shape
+    waves = torch.empty((tiles, 2, 4, width), dtype=torch.float32, device=words.device)
+    _map(np.cos, torch.cos, angle, waves[:, 0])
+    _map(np.sin, torch.sin, angle, waves[:, 1])
+    return waves.mul_(radius.unsqueeze(1)).sum(2)
+
+
+def _map(
+    on_cpu: np.ufunc, elsewhere: Callable[..., torch.Tensor], x: torch.Tensor, out: torch.Tensor
+) -> None:
+    """The function of each element. NumPy's take half the time of torch's here (benchmarks/engine)."""
+    if x.device.type == "cpu":
+        on_cpu(x.numpy(), out=out.numpy())
+    else:
+        elsewhere(x, out=out)
+
+
+def _words(key: bytes, start: int, count: int, device: torch.device) -> torch.Tensor:
+    """So many 32-bit words of the stream of a key, from block `start` on: the same on every device."""
+    if device.type != "cpu" and count > _WORDS_SENT:
+        return chacha20(key, start, -(-count // 16), device).view(-1)[:count]
+    drawn = np.empty(count, dtype="<i4")
+    # The place is given as 16 bytes; the wrapper refuses to carry past 2^32 blocks, but no chunk does.
+    cipher = Cipher(ChaCha20(key, start.to_bytes(16, "little")), mode=None).encryptor()
+    room = drawn.data.cast("B")
+    for first in range(0, len(room), len(_ZEROS)):
+        part = room[first : first + len(_ZEROS)]
+        cipher.update_into(_ZEROS[: len(part)], part)
+    return torch.from_numpy(drawn).to(device)
+
+
+def chacha20(key: bytes, start: int, blocks: int, device: torch.device) -> torch.Tensor:
+    """Blocks of 16 words, from place `start` of the stream (RFC 8439, section 2.3).
+
+    `start` is the 128-bit number in the last four words of the state, low end first: a counter of 64
+    bits, which counts up here, and a nonce of 64 bits.
+    """
+    head = np.frombuffer(_CONSTANTS + key, dtype="<i4").copy()
+    fixed = torch.from_numpy(head).to(device).view(3, 4, 1)
+    counter = torch.arange(blocks, dtype=torch.int64, device=device).add_(start & (2**64 - 1))
+    nonce = [(start >> 64) & (2**32 - 1), start >> 96]
+    place = torch.stack(
+        [counter, counter >> 32, *(torch.full_like(counter, word) for word in nonce)]
+    ).to(torch.int32)
+    a, b, c = (row.repeat(1, blocks) for row in fixed)
+    d = place.clone()
+    for _ in range(10):
+        b, d = _mix(a, b, c, d)
+        # The second half of a double round works on diagonals: turned into columns, and back.
+        b, c, d = b.roll(-1, 0), c.roll(-2, 0), d.roll(-3, 0)
+        b, d = _mix(a, b, c, d)
+        b, c, d = b.roll(1, 0), c.roll(2, 0), d.roll(3, 0)
+    for row, first in zip((a, b, c), fixed, strict=True):
+        row.add_(first)
+    return torch.cat([a, b, c, d.add_(place)]).t().contiguous()
+
+
+def _mix(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four quarter rounds side by side; changes `a` and `c`, returns the new `b` and `d`."""
+    d = _rotated(d.bitwise_xor_(a.add_(b)), 16)
+    b = _rotated(b.bitwise_xor_(c.add_(d)), 12)
+    d = _rotated(d.bitwise_xor_(a.add_(b)), 8)
+    b = _rotated(b.bitwise_xor_(c.add_(d)), 7)
+    return b, d
+
+
+def _rotated(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Rotated to the left. Shifts of signed words drag the sign along, hence the mask; sums wrap."""
+    return (x >> (32 - bits)).bitwise_and_((1 << bits) - 1).add_(x, alpha=1 << bits)
