@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "sourdine"
 # Who may import whom: a room may import itself and the rooms named here (docs/architecture.md).
 MAY_IMPORT = {
     "errors": set(),
+    "home": set(),
     "checks": {"errors"},
     "rng": {"checks", "errors"},
     "budget": {"checks"},
@@ -26,7 +27,7 @@ MAY_IMPORT = {
     "ledger": {"accounting", "budget", "checks", "errors", "events"},
     "audit": {"accounting", "checks", "errors", "events"},
     "mechanisms": {"accounting", "checks", "errors", "events", "rng"},
-    "data": {"checks", "errors"},
+    "data": {"checks", "errors", "home"},
     "query": {
         "accounting",
         "budget",
@@ -38,7 +39,7 @@ MAY_IMPORT = {
         "mechanisms",
         "rng",
     },
-    "sgd": {"accounting", "budget", "checks", "errors", "events", "ledger", "rng"},
+    "sgd": {"accounting", "budget", "checks", "errors", "events", "home", "ledger", "rng"},
     "report": {"accounting", "budget", "checks", "errors", "events"},
     "cli": {
         *(

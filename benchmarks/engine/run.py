@@ -417,11 +417,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--default-malloc", action="store_true", help="leave malloc as it is")
     parser.add_argument("--memory", action="store_true", help="print one engine's bytes on one model")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")  # the peers' hooks warn at each step
     torch.set_num_threads(1)
-    keep_freed_memory()
+    if not arguments.default_malloc:
+        keep_freed_memory()
     models, engines = chosen(arguments.models, list(CPU)), chosen(arguments.engines, list(ENGINES))
     if arguments.memory:
         print(Bench(models[0], arguments.device).memory(engines[0]))

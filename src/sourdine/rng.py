@@ -4,19 +4,21 @@ A source is a ChaCha20 stream whose key comes from the operating system. Each bl
 yields the next key, and old keys and used bytes are forgotten (fast key erasure, Bernstein 2017): from
 the state of a source nobody can recompute noise that was drawn before.
 
-Guarantee: nothing here records, prints, pickles or copies a key, a seed or a state; whoever holds one
-subtracts the noise. All that a record may say of a source is its kind, "secure" or "seeded". What a
-seeded source draws can be drawn again by anyone who guesses the seed: it is for tests and for teaching,
-and no release that used one is private.
+Guarantee: nothing here prints, pickles or copies a key, a seed or a state, and none is recorded but
+where `Streams.save` is asked to; whoever holds one subtracts the noise. All that a record may say of a
+source is its kind, "secure" or "seeded". What a seeded source draws can be drawn again by anyone who
+guesses the seed: it is for tests and for teaching, and no release that used one is private.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import threading
 import weakref
 from fractions import Fraction
+from pathlib import Path
 from typing import NoReturn
 
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -84,6 +86,60 @@ class Source:
             "a random source cannot be copied or saved: whoever holds its state can subtract the "
             "noise. Make a new one where it is needed."
         )
+
+
+class Streams:
+    """Many independent sources from one key: one for each name and number, in any order.
+
+    For work that must be able to stop and go on: the source of step 7 is the same whoever asks, and
+    whenever. That needs the key to live as long as the work may be resumed; `save` puts it into a file
+    that belongs outside everything that is handed on. Streams of a key are independent, as BLAKE2b
+    under a key is a pseudorandom function.
+    """
+
+    __slots__ = ("_key", "kind")
+
+    def __init__(self, key: bytes, kind: str) -> None:
+        self._key, self.kind = key, kind
+
+    def at(self, name: str, number: int = 0) -> Source:
+        """The source of this name and number; asking twice gives the same bits twice."""
+        text = f"{name}/{number}".encode()
+        return Source(hashlib.blake2b(text, key=self._key, digest_size=_KEY).digest(), self.kind)
+
+    def save(self, path: Path) -> None:
+        """Keeps the key in a file that only its owner can read, whole or not at all."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".key.")  # with mode 0600
+        with os.fdopen(handle, "wb") as file:
+            file.write(self._key + self.kind.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        Path(draft).replace(path)
+
+    @staticmethod
+    def load(path: Path) -> Streams | None:
+        """The streams that were saved there, or None if the file is gone or damaged."""
+        try:
+            found = path.read_bytes()
+        except OSError:
+            return None
+        kind = found[_KEY:].decode(errors="replace")
+        return Streams(found[:_KEY], kind) if kind in ("secure", "seeded") else None
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} streams>"
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "random streams cannot be copied: whoever holds their key subtracts the noise."
+        )
+
+
+def streams(source: Source | None = None) -> Streams:
+    """Streams keyed by a source, by default by a secure one."""
+    source = source or secure()
+    return Streams(source.bytes(_KEY), source.kind)
 
 
 _SOURCES: weakref.WeakSet[Source] = weakref.WeakSet()

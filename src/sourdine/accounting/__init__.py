@@ -1,6 +1,6 @@
 """What an event costs: curves with two-sided bounds, named theorems, Rényi costs, calibration."""
 
-from sourdine.accounting.calibration import Plan, calibrate
+from sourdine.accounting.calibration import Plan, calibrate, least_noise
 from sourdine.accounting.composition import (
     Promise,
     advanced,
@@ -35,6 +35,7 @@ __all__ = [
     "gaussian_sigma_classic",
     "group",
     "group_simple",
+    "least_noise",
     "moments_epsilon",
     "optimal",
     "optimal_delta",

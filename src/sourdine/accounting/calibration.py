@@ -78,6 +78,11 @@ def calibrate(
     return _checked(budget, noise_multiplier, rate, count, plan)
 
 
+def least_noise(budget: Budget, plan: Callable[[float], Event]) -> float:
+    """The smallest noise multiplier whose plan fits the budget, for any way of drawing lots."""
+    return _smallest(budget, plan)
+
+
 def _cost(budget: Budget, event: Event) -> float:
     accuracy = 0.2 * _CLOSE * budget.epsilon
     return curve(event, budget.adjacency, accuracy=accuracy).epsilon_upper(budget.delta)

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from sourdine.data.tables import Table
 from sourdine.errors import InputError
+from sourdine.home import home
 
 DOMAIN = b"sourdine table fingerprint 1"
 FILE_DOMAIN = b"sourdine file fingerprint 1"
@@ -58,15 +59,6 @@ def file_fingerprint(path: Path, *, key: bytes | None = None) -> str:
     except OSError as error:
         raise InputError(f"the file {path} cannot be read: {error.strerror}.") from None
     return mac.hexdigest()
-
-
-def home() -> Path:
-    """The user's config folder: $SOURDINE_HOME, or `sourdine` in $XDG_CONFIG_HOME or in ~/.config."""
-    if own := os.environ.get("SOURDINE_HOME"):
-        return Path(own).expanduser()
-    shared = os.environ.get("XDG_CONFIG_HOME", "")
-    # The XDG standard says to ignore a relative path.
-    return (Path(shared) if Path(shared).is_absolute() else Path("~/.config").expanduser()) / "sourdine"
 
 
 def own_key() -> bytes:

@@ -184,6 +184,20 @@ class Ledger:
             rest = max(0.0, self._filter.delta_approximate - used)
             return Spent(epsilon, left, used, rest, releases, method)
 
+    def fits(self, event: Event) -> bool:
+        """Whether the event would be granted now. Nothing is charged: another may be quicker."""
+        with self._lock:
+            self._look()
+            tally = self._tally
+            if self._exists:
+                with self._store.reading() as connection:
+                    tally = self._read(connection)
+            try:
+                self._check(tally, event, "")
+            except BudgetError:
+                return False
+            return True
+
     def price(self, event: Event) -> float:
         """What one release counts for beside others, as an epsilon at the budget's delta."""
         return self._filter.epsilon(self._filter.cost(event))

@@ -63,7 +63,7 @@ def clipped_sum(
 
     losses: a call that runs the model and returns one loss per example, each of its own example only.
     clip: the largest norm of a contribution, or one of the objects of sgd/clipping.py.
-    weights: 0 or 1 for each example; one with weight 0 adds exactly nothing (padding of a batch).
+    weights: losses are multiplied by these; an example with weight 0 adds exactly nothing (padding).
     per_unit: so many examples in a row form one contribution, whose sum is clipped (all of one user).
     """
     how = clip if isinstance(clip, Clip) else Flat(clip)
@@ -78,10 +78,7 @@ def clipped_sum(
             rounding = rounding + more
         units = len(values) // per_unit
         factors, norms = how.factors(squares, rounding, torch.zeros(units, device=values.device))
-        present = None if weights is None else weights.view(units, per_unit).amax(1) > 0
         bad = ~torch.isfinite(norms)
-        if present is not None:
-            bad |= ~present
         some_bad = bool(bad.any())
         for name, parameter in trained(model).items():
             if parameter.grad is None:

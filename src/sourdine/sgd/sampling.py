@@ -35,6 +35,10 @@ class Lots(ABC):
     def draw(self, step: int, source: Source) -> Indices:
         """The records of one lot, by their places, in rising order."""
 
+    def stream(self, step: int) -> int:
+        """The number of the random stream that the lot of a step is drawn from."""
+        return step
+
     @abstractmethod
     def event(self, release: Event, steps: int) -> Event:
         """What so many steps cost, where `release` is a noisy clipped sum over one lot."""
@@ -117,8 +121,8 @@ class TruncatedPoissonLots(Lots):
 class ShuffledLots(Lots):
     """Epochs over shuffled records, for comparison: no amplification is known, and none is claimed.
 
-    An epoch has floor(records / lot_size) lots of exactly that size; the rest of it is left out. Lots
-    are drawn step by step: a new order is made when a new epoch begins.
+    An epoch has floor(records / lot_size) lots of exactly that size; the rest of it is left out. All
+    lots of an epoch come from one stream, from which its order is made once.
     """
 
     records: int
@@ -135,6 +139,9 @@ class ShuffledLots(Lots):
     def lots(self) -> int:
         """Lots in an epoch."""
         return int(self.records // self.lot_size)
+
+    def stream(self, step: int) -> int:
+        return step // self.lots
 
     def draw(self, step: int, source: Source) -> Indices:
         epoch, place = divmod(step, self.lots)

@@ -1,0 +1,123 @@
+"""From the units of a lot to physical batches that fit into memory.
+
+A lot of any size is cut into physical batches of a few sizes only, `batch_size` halved again and again,
+so that a model meets few shapes. Where a batch is not full it is filled up with copies of an example of
+its own that carry weight 0: their gradient is multiplied by zero before anything is added up, so they
+contribute exactly nothing, and the numbers of real examples are never counted for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sourdine import checks
+from sourdine.errors import InputError
+from sourdine.rng import Source
+from sourdine.sgd.sampling import Indices
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Dataset(Protocol):
+    """Examples by their places."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, place: int, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A physical batch: what the loss gets, and the weight of each example in its unit."""
+
+    data: Any
+    weights: Tensor
+    units: int
+    full: bool  # every weight is one
+
+
+class Units:
+    """Whose contribution is clipped: examples by default, or users with at most `most` examples each.
+
+    A user who has more takes part with `most` of them, drawn anew for every lot; the contribution of a
+    user is the average over the examples taken.
+    """
+
+    def __init__(
+        self, dataset: Dataset, users: Sequence[Hashable] | None = None, most: int = 1
+    ) -> None:
+        self.dataset = dataset
+        self.most = checks.whole("most_per_user", most)
+        self.examples: list[Indices] | None = None
+        if users is None:
+            if most != 1:
+                raise InputError("most_per_user is for users; say whose each example is with users=.")
+            return
+        if len(users) != len(dataset):
+            raise InputError(
+                f"{len(users)} users are named for {len(dataset)} examples; name one each."
+            )
+        places: dict[Hashable, list[int]] = {}
+        for place, user in enumerate(users):
+            places.setdefault(user, []).append(place)
+        self.examples = [np.array(own, dtype=np.int64) for own in places.values()]
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self.examples is None else len(self.examples)
+
+    def of(self, unit: int, source: Source) -> list[int]:
+        """The examples with which a unit takes part."""
+        if self.examples is None:
+            return [unit]
+        own = self.examples[unit]
+        if len(own) > self.most:
+            keys = np.frombuffer(source.bytes(8 * len(own)), dtype=np.uint64)
+            own = own[np.sort(np.argsort(keys, kind="stable")[: self.most])]
+        return [int(place) for place in own]
+
+
+def batches(
+    units: Units, lot: Indices, size: int, collate: Collate, device: torch.device, source: Source
+) -> Iterator[Batch]:
+    """The physical batches of a lot, of at most `size` examples each; none for an empty lot."""
+    each = units.most
+    most = max(1, size // each)
+    for start in range(0, len(lot), most):
+        own = [units.of(int(unit), source) for unit in lot[start : start + most]]
+        rows = bucket(len(own), most)
+        filler = own[0][0]
+        places: list[int] = []
+        weights: list[float] = []
+        for examples in own + [[]] * (rows - len(own)):
+            places += examples + [filler] * (each - len(examples))
+            weights += [1 / max(1, len(examples))] * len(examples) + [0.0] * (each - len(examples))
+        data = move(collate([units.dataset[place] for place in places]), device)
+        full = all(weight == 1 for weight in weights)
+        yield Batch(data, torch.tensor(weights, device=device), rows, full)
+
+
+def bucket(count: int, most: int) -> int:
+    """The smallest of most, most / 2, most / 4, ... (rounded up) that holds so many."""
+    size = most
+    while size > 1 and -(-size // 2) >= count:
+        size = -(-size // 2)
+    return size
+
+
+def move(data: Any, device: torch.device) -> Any:
+    """All tensors in nested lists, tuples and mappings, to the device."""
+    if isinstance(data, Tensor):
+        return data.to(device, non_blocking=True)
+    if isinstance(data, Mapping):
+        return type(data)({name: move(value, device) for name, value in data.items()})  # type: ignore[call-arg]
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(move(value, device) for value in data))
+    if isinstance(data, list | tuple):
+        return type(data)(move(value, device) for value in data)
+    return data

@@ -1,0 +1,152 @@
+"""What a training run costs and how it is charged: the plan, its noise, its place in the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sourdine import checks
+from sourdine.accounting import curve, least_noise
+from sourdine.budget import Budget
+from sourdine.errors import InputError
+from sourdine.events import ComposedEvent, Event, GaussianEvent
+from sourdine.ledger import Ledger
+from sourdine.sgd.processes import Processes
+from sourdine.sgd.sampling import Lots, PoissonLots
+
+
+class Charge:
+    """A plan of `steps` noisy sums over lots, held against a budget or a ledger.
+
+    Guarantee: `reserve` puts the whole plan on the ledger, or raises BudgetError; nothing may be drawn
+    before. noise_multiplier is the least that fits, unless one is given.
+    """
+
+    def __init__(
+        self,
+        budget: Budget | Ledger | None,
+        lots: Lots,
+        steps: int,
+        *,
+        unit: str,
+        noise_multiplier: float | None,
+        delta: float,
+        label: str,
+        folder: Path | None,
+        processes: Processes,
+    ) -> None:
+        self.lots, self.steps, self.label = lots, steps, label
+        self._processes = processes
+        self.reservation: int | None = None
+        if noise_multiplier is not None:
+            self.noise_multiplier = checks.positive("noise_multiplier", noise_multiplier)
+        if budget is None:
+            if noise_multiplier is None:
+                raise InputError("give a budget, or noise_multiplier= to have epsilon reported.")
+            epsilon = curve(self.event()).epsilon_upper(checks.delta(delta))
+            budget = Budget(epsilon * (1 + 1e-9), delta, unit)
+        self.ledger = _ledger(budget, folder if processes.first else None)
+        self.budget = self.ledger.budget
+        if self.budget.unit != unit:
+            what = "say whose each example is with users=" if unit == "example" else "leave users= out"
+            raise InputError(
+                f"the budget is per {self.budget.unit}, but the units of this run are {unit}s; {what}."
+            )
+        if noise_multiplier is None:
+            self.noise_multiplier = self._least()
+
+    def event(self, steps: int | None = None, noise: float | None = None) -> Event:
+        """What so many steps cost, by default all of them."""
+        count = self.steps if steps is None else steps
+        release = GaussianEvent(self.noise_multiplier if noise is None else noise)
+        return self.lots.event(release, count) if count else ComposedEvent(())
+
+    def epsilon(self, steps: int) -> float:
+        """An upper bound on epsilon after so many steps, at the budget's delta."""
+        if steps == 0:
+            return 0.0
+        return curve(self.event(steps), self.budget.adjacency).epsilon_upper(self.budget.delta)
+
+    def _least(self) -> float:
+        """The least noise that the ledger would grant now."""
+        if not self.ledger.spent().releases:
+            least = least_noise(self.budget, lambda noise: self.event(noise=noise))
+        else:  # beside other releases the filter decides
+            low, least = 1e-3, 1.0
+            while not self.ledger.fits(self.event(noise=least)):
+                low, least = least, 4 * least
+                if least > 1e9:
+                    self.ledger.reserve(self.event(noise=least), self.label)  # raises: nothing is left
+            while least > low * 1.0005:
+                middle = (low * least) ** 0.5
+                fits = self.ledger.fits(self.event(noise=middle))
+                low, least = (low, middle) if fits else (middle, least)
+        while not self.ledger.fits(self.event(noise=least)):
+            least *= 1 + 1e-5  # the search stops close to the budget; the ledger's word counts
+        return least
+
+    def reserve(self, source: str, run: str) -> None:
+        """Charges the whole plan; in all processes or in none."""
+        if self.reservation is not None:
+            return
+        answer: object = None
+        if self._processes.first:
+            try:
+                answer = self.ledger.reserve(self.event(), self.label, source=source, data=run).id
+            except Exception as refused:  # the others wait for an answer
+                answer = refused
+        answer = self._processes.tell(answer)
+        if isinstance(answer, Exception):
+            raise answer
+        self.reservation = int(str(answer))
+
+    def settle(self, done: int, because: str) -> None:
+        """Closes the reservation after so many steps."""
+        if self.reservation is not None and self._processes.first:
+            self.ledger.settle(self.reservation, self.event(done), because)
+        self.reservation = None
+
+    def find(self, run: str) -> None:
+        """Takes up the open reservation of a run that died before it could note it down."""
+        if self.reservation is None and self._processes.first:
+            entries = self.ledger.history()
+            settled = {entry.refers for entry in entries}
+            own = [entry.id for entry in entries if entry.data == run and entry.id not in settled]
+            self.reservation = own[0] if own else None
+
+    def again(self, steps: int, run: str) -> None:
+        """Charges steps that may have been run before and will be run with other randomness."""
+        if steps > 0 and self._processes.first:
+            self.ledger.charge(self.event(steps), f"{self.label}, {steps} steps run again", data=run)
+
+
+def poisson(lot_size: float | None, units: int, records: int | None, adjacency: str) -> PoissonLots:
+    """Poisson lots; under add-remove out of a declared number of units, never of a counted one."""
+    if lot_size is None:
+        raise InputError("give lot_size=, the planned number of units in a lot.")
+    if records is None and adjacency == "add-remove":
+        raise InputError(
+            "under add-remove the number of records is private: declare one with records=, which fixes "
+            "the rate whatever the true number is."
+        )
+    return PoissonLots(units if records is None else records, lot_size)
+
+
+def adjacency(budget: Budget | Ledger | None) -> str:
+    """That of the budget or ledger; without one, zero-out."""
+    if isinstance(budget, Ledger):
+        return budget.budget.adjacency
+    if isinstance(budget, Budget):
+        return budget.adjacency
+    if budget is not None:
+        raise InputError(f"{budget!r} is neither a budget nor a ledger; give Budget(3, 1e-6), say.")
+    return "zero-out"
+
+
+def _ledger(budget: Budget | Ledger, folder: Path | None) -> Ledger:
+    """The ledger itself, one in the run folder, or one in memory."""
+    if isinstance(budget, Ledger):
+        return budget
+    if folder is None:
+        return Ledger(None, budget)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Ledger(folder / "ledger.sqlite", budget)

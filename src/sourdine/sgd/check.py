@@ -1,0 +1,102 @@
+"""Before training: what cannot be private is refused, and the clipped sum is held against brute force.
+
+`refuse` looks at the model. `compare` looks at what the engine computes: a few examples together, by
+the engine, against each example alone, by plain autograd. Together and alone must agree, which also
+finds what no gradient shows: a loss divided by the number of words in the batch, a collation whose
+padding changes the result, a layer with a memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sourdine.errors import CheckError, InputError
+from sourdine.sgd.clipped import gradients, trained
+
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+def refuse(model: nn.Module) -> None:
+    """Raises InputError for a model that no per-example clipping can make private, with what to do."""
+    if hasattr(model, "module") and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
+        raise InputError("give the engine the plain model (model.module): it adds up by itself.")
+    for name, module in model.named_modules():
+        if isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d):
+            if module.track_running_stats:
+                raise InputError(
+                    f"{name or 'the model'} keeps running statistics of the data, which would be "
+                    "released without noise; make it with track_running_stats=False."
+                )
+        elif isinstance(module, _BatchNorm) and module.training:
+            raise InputError(
+                f"{name or 'the model'} is a batch norm: every example changes what the others "
+                "contribute. Use nn.GroupNorm or nn.LayerNorm instead, or freeze it with "
+                f"model.{name or 'self'}.eval()."
+            )
+    if not trained(model):
+        raise InputError("no parameter of the model is trained: all have requires_grad=False.")
+    for name, parameter in trained(model).items():
+        if hasattr(parameter, "device_mesh"):
+            raise InputError(
+                f"{name} is split over several processes (FSDP2), and a norm needs the whole of it; "
+                "give every process the whole model, as torchrun with the engine does."
+            )
+        if parameter.dtype != torch.float32:
+            raise InputError(
+                f"{name} is {str(parameter.dtype).removeprefix('torch.')}; clipped sums and noise need "
+                "float32. Keep the weights in float32 (model.float()) and use autocast in the loss."
+            )
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Dropout off; everything else as it is in training."""
+    modes = {module: module.training for module in model.modules()}
+    rates = {module: module.dropout for module in model.modules() if isinstance(module, nn.RNNBase)}
+    model.eval()
+    try:
+        for recurrent in rates:  # cuDNN runs no backward pass of these in eval mode
+            recurrent.dropout = 0.0
+            recurrent.training = modes[recurrent]
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+        for recurrent, rate in rates.items():
+            recurrent.dropout = rate
+
+
+def compare(model: nn.Module, loss: Loss, together: Any, alone: Sequence[Any]) -> float:
+    """The largest relative error of an example's gradient; CheckError where it is no rounding."""
+    parameters = trained(model)
+    with quiet(model):
+        found, _ = gradients(model, partial(loss, model, together), examples=len(alone))
+        half = any(use.left.dtype.itemsize < 4 for grads in found.values() for use in grads.outers)
+        formed = {name: grads.each() for name, grads in found.items()}
+        worst = 0.0
+        for place, one in enumerate(alone):
+            value = loss(model, one)
+            wanted = torch.autograd.grad(
+                value.sum(), list(parameters.values()), allow_unused=True, materialize_grads=True
+            )
+            error = size = 0.0
+            for name, gradient in zip(parameters, wanted, strict=True):
+                got = formed[name][place] if name in formed else torch.zeros_like(gradient)
+                error += float((got - gradient).square().sum())
+                size += float(gradient.square().sum())
+            if size > 0 or error > 0:
+                worst = max(worst, (error / max(size, 1e-30)) ** 0.5)
+    if not worst <= (0.05 if half else 1e-3):
+        raise CheckError(
+            f"an example's gradient is another one in a batch than alone, by {worst:.3g} of its norm: "
+            "the loss or the collation lets examples change each other. Losses must not be divided by "
+            "counts over the batch, and padding must not change them (mask it, or pad to one length)."
+        )
+    return worst

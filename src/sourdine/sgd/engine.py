@@ -1,0 +1,353 @@
+"""DP-SGD around a model, a loss and an optimizer of the user's own (Abadi et al. 2016).
+
+    engine = Engine(model, optimizer, dataset, Budget(3, 1e-6), loss=losses, lot_size=256, steps=1000)
+    for lot in engine.lots():
+        engine.step(lot)
+
+Each step draws a lot, clips every contribution at `clip`, adds up, adds Gaussian noise of deviation
+noise_multiplier * clip, divides by the planned lot size, and lets the optimizer make its step.
+
+Guarantee: the weights after all steps, and after each of them, are (epsilon, delta)-DP for the budget's
+unit under its adjacency. The whole plan is charged to the ledger before the first lot is drawn. What
+the engine computes on the way (losses, norms, the sizes of lots, who was in them) is private: `step`
+returns nothing, and nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from sourdine import checks, rng
+from sourdine.budget import Budget
+from sourdine.errors import InputError
+from sourdine.ledger import Ledger
+from sourdine.sgd.batches import Batch, Collate, Dataset, Units, batches, move
+from sourdine.sgd.charge import Charge, adjacency, poisson
+from sourdine.sgd.check import Loss, compare, refuse
+from sourdine.sgd.clipped import Knowledge, clipped_sum, trained
+from sourdine.sgd.clipping import Adaptive, Clip, Flat
+from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
+from sourdine.sgd.folder import Folder, agreement
+from sourdine.sgd.noise import add_noise_
+from sourdine.sgd.processes import Processes
+from sourdine.sgd.sampling import Indices, Lots
+
+__all__ = ["Engine", "Lot"]
+_CHECKED = 4  # examples in the comparison with brute force
+
+
+class Lot:
+    """The units of one step. Who they are is secret: knowing it voids the amplification."""
+
+    __slots__ = ("_units", "step")
+
+    def __init__(self, step: int, units: Indices) -> None:
+        self.step, self._units = step, units
+
+    def __repr__(self) -> str:
+        return f"<lot of step {self.step}>"
+
+
+class Engine:
+    """A private training run; see the top of this file.
+
+    budget: a Budget; a Ledger that the run is charged to; or None, with noise_multiplier and delta, to
+    have epsilon reported. Without noise_multiplier, the noise is the least that the budget allows.
+    loss: loss(model, batch) gives one loss per example, each of its own example only.
+    lot_size: planned units in a lot; sums are divided by it. lots: another way to draw them
+    (sgd/sampling.py, or FixedLots for correlated noise), in the place of Poisson lots.
+    clip: the largest norm of a contribution, or an object of sgd/clipping.py.
+    users: whose each example is, for a budget with unit "user"; a user takes part with at most
+    most_per_user examples. records: the declared number of units, needed under add-remove.
+    batch_size: the largest physical batch; it changes memory and speed, never the result.
+    folder: where checkpoints go, every save_every steps; an unfinished run found there goes on.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: Dataset,
+        budget: Budget | Ledger | None,
+        *,
+        loss: Loss,
+        lot_size: float | None = None,
+        steps: int,
+        clip: float | Clip = 1.0,
+        noise_multiplier: float | None = None,
+        delta: float = 1e-6,
+        lots: Lots | None = None,
+        users: Sequence[Hashable] | None = None,
+        most_per_user: int = 1,
+        records: int | None = None,
+        batch_size: int = 64,
+        collate: Collate = default_collate,
+        check: bool = True,
+        source: rng.Source | None = None,
+        folder: str | Path | None = None,
+        save_every: int = 50,
+        label: str = "training",
+    ) -> None:
+        refuse(model)
+        self.model, self.optimizer, self.loss = model, optimizer, loss
+        self.steps = checks.whole("steps", steps)
+        self.clip = clip if isinstance(clip, Clip) else Flat(clip)
+        self.batch_size, self.collate = checks.whole("batch_size", batch_size), collate
+        self.done = 0
+        """Steps made so far."""
+        self._parameters = trained(model)
+        _check_optimizer(optimizer, self._parameters)
+        self._device = next(iter(self._parameters.values())).device
+        self._units = Units(dataset, users, most_per_user)
+        self._processes = Processes()
+        self._knowledge, self._unchecked = Knowledge(), check
+        self._open: Lot | None = None
+        self._over = False
+
+        if lots is None:
+            lots = poisson(lot_size, len(self._units), records, adjacency(budget))
+        elif (lot_size or lots.lot_size, lots.records) != (lots.lot_size, len(self._units)):
+            raise InputError(
+                f"the lots are of size {lots.lot_size:g} out of {lots.records}, but lot_size is "
+                f"{lot_size} and there are {len(self._units)} units."
+            )
+        self.plan = lots
+        self._processes.check(lots)
+        self.charge = Charge(
+            budget,
+            lots,
+            self.steps,
+            unit="example" if users is None else "user",
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            label=label,
+            folder=None if folder is None else Path(folder),
+            processes=self._processes,
+        )
+        self._split = (self.noise_multiplier, 0.0)
+        if isinstance(self.clip, Adaptive):
+            self._split = self.clip.split(self.noise_multiplier, lots.lot_size)
+        self._correlated = CorrelatedNoise(lots.plan()) if isinstance(lots, FixedLots) else None
+        if self._correlated is not None and isinstance(self.clip, Adaptive):
+            raise InputError("correlated noise needs a clip that stays as it is; use a fixed one.")
+        self._streams = rng.streams(source)
+        self._save_every = checks.whole("save_every", save_every)
+        self._folder: Folder | None = None
+        if folder is not None:
+            settings = (self.charge.event(), self.clip, batch_size, most_per_user, users)
+            self._agreement = agreement((*settings, optimizer.defaults), dataset, loss)
+            self._go_on(Folder(folder, self._processes.rank))
+        self._processes.same_start([*self._parameters.values(), *model.buffers()])
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the run is charged to."""
+        return self.charge.ledger
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Deviation of the noise over the clip."""
+        return self.charge.noise_multiplier
+
+    def epsilon(self) -> float:
+        """An upper bound on what the steps made so far give away, at the budget's delta."""
+        return self.charge.epsilon(self.done)
+
+    # The loop
+
+    def lots(self) -> Iterator[Lot]:
+        """The lots that are left to do; the whole plan is charged before the first is drawn."""
+        if self._over:
+            raise InputError("this run is over; make a new engine for another one.")
+        run = "" if self._folder is None else self._folder.run
+        self.charge.reserve(self._streams.kind, run)
+        if self._folder is not None:
+            self._save(self._folder)
+        for step in range(self.done, self.steps):
+            if self._folder is not None:
+                self._folder.note(step + 1)
+            source = self._streams.at("lot", self.plan.stream(step))
+            self._open = Lot(step, self._processes.draw(self.plan, len(self._units), step, source))
+            yield self._open
+            if self.done != step + 1:
+                raise InputError("the last lot was not used; call engine.step(lot) once for every lot.")
+        self.stop("done")
+
+    def step(self, lot: Lot) -> None:
+        """One step with this lot: clip, add up, add noise, divide, and let the optimizer move."""
+        if lot is not self._open:
+            raise InputError("this lot was used before, or is of another run; use each lot once.")
+        self._open = None
+        if self._unchecked and len(lot._units):
+            self.check(lot)
+        for parameter in self._parameters.values():
+            parameter.grad = torch.zeros_like(parameter)
+        below = torch.zeros((), device=self._device)
+        with self._reseeded(lot.step):
+            for batch in self._batches(lot):
+                below += self._add(batch)
+        self._finish(lot.step, below)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.done = lot.step + 1
+        if self._folder is not None and (self.done % self._save_every == 0 or self.done == self.steps):
+            self._save(self._folder)
+
+    def stop(self, because: str = "interrupt") -> None:
+        """Ends the run. Reasons are those of Ledger.settle; nothing more can be drawn afterwards.
+
+        "interrupt", "clock" and "crash" give back the steps that were not run; "outputs" (stopped for
+        what the model showed) does not.
+        """
+        self.charge.settle(self.done, because)
+        self._over, self._open = True, None
+        self._streams = rng.streams()  # what was drawn cannot be drawn again
+        if self._folder is not None:
+            self._folder.destroy_keys()
+            self._folder.close()
+            self._folder = None
+
+    def check(self, lot: Lot) -> float:
+        """Compares the engine with brute force on some examples of the lot; gives the largest error.
+
+        Runs by itself on the first lot that is not empty. Raises CheckError where examples mix.
+        """
+        self._unchecked = False
+        source = self._streams.at("check", lot.step)
+        places = [
+            place for unit in lot._units[:_CHECKED] for place in self._units.of(int(unit), source)
+        ]
+        dataset = self._units.dataset
+        rows = [dataset[place] for place in places[:_CHECKED]]
+        buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+        with torch.random.fork_rng():
+            together = move(self.collate(rows), self._device)
+            alone = [move(self.collate([row]), self._device) for row in rows]
+            self.loss(self.model, together)  # in training mode: does it change what it keeps?
+            worst = compare(self.model, self.loss, together, alone)
+        for name, value in self.model.named_buffers():
+            if not torch.equal(value, buffers[name]):
+                raise InputError(
+                    f"the buffer {name} changes when the model sees data, and would be released "
+                    "without noise; switch that layer's running statistics off."
+                )
+        return worst
+
+    # One step, in parts
+
+    def _batches(self, lot: Lot) -> Iterator[Batch]:
+        source = self._streams.at("examples", lot.step)
+        return batches(self._units, lot._units, self.batch_size, self.collate, self._device, source)
+
+    def _add(self, batch: Batch) -> Tensor:
+        """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive)."""
+        most = self._units.most
+        result = clipped_sum(
+            self.model,
+            lambda: self.loss(self.model, batch.data),
+            self.clip,
+            examples=batch.units * most,
+            weights=None if batch.full else batch.weights,
+            per_unit=most,
+            knowledge=self._knowledge,
+        )
+        there = batch.weights.view(-1, most).amax(1) > 0
+        return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
+
+    def _finish(self, step: int, below: Tensor) -> None:
+        """Adds the noise, once in total, adds up over processes, divides by the planned lot size."""
+        sums = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+        multiplier, count_noise = self._split
+        deviation = multiplier * self.clip.bound
+        count = below.float().reshape(1)
+        if self._processes.first:
+            source = self._streams.at("noise", step)
+            if self._correlated is None:
+                add_noise_(sums, deviation, source)
+            else:
+                fresh = [torch.zeros_like(x) for x in sums]
+                add_noise_(fresh, deviation, source)
+                for total, noise in zip(sums, self._correlated.step(fresh), strict=True):
+                    total.add_(noise)
+            if count_noise:
+                add_noise_([count], count_noise, self._streams.at("count", step))
+        self._processes.add_up_([*sums, count] if count_noise else sums)
+        for total in sums:
+            total.div_(self.plan.lot_size)
+        if hasattr(self.optimizer, "noise_variance"):
+            self.optimizer.noise_variance = (deviation / self.plan.lot_size) ** 2
+        if isinstance(self.clip, Adaptive):
+            self.clip.move(float(count), self.plan.lot_size)
+
+    @contextmanager
+    def _reseeded(self, step: int) -> Iterator[None]:
+        """Dropout from the step's own stream: a step that is run again must be the same step."""
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(self._streams.at("model", step).below(1 << 63))
+            yield
+
+    # Stopping and going on
+
+    def _save(self, folder: Folder) -> None:
+        state = {
+            "step": self.done,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "clip": self.clip.bound,
+            "reservation": self.charge.reservation,
+            "plan": self.charge.event().to_json(),
+            "agreement": self._agreement,
+        }
+        folder.save(state, None if self._correlated is None else self._correlated.state_dict())
+
+    def _go_on(self, folder: Folder) -> None:
+        """Takes up the run that is found in the folder, or starts one."""
+        state, self._folder = folder.state, folder
+        if folder.found:
+            if state["plan"] != self.charge.event().to_json():
+                raise InputError(
+                    f"the folder {folder.path} holds a run with another plan; go on with its settings, "
+                    "or name another folder."
+                )
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.done, self.charge.reservation = state["step"], state["reservation"]
+            if isinstance(self.clip, Adaptive):
+                self.clip.clip = state["clip"]
+        self.charge.find(folder.run)
+        saved = folder.streams()
+        if saved is not None and state.get("agreement") in (None, self._agreement):
+            self._streams = saved
+            if self._correlated is not None and self.done:
+                self._correlated.load_state_dict(folder.secret())
+        else:
+            if self._correlated is not None and self.done:
+                raise InputError("correlated noise cannot go on without its past; start a new folder.")
+            self.charge.again(min(folder.noted(), self.steps) - self.done, folder.run)
+            self._streams.save(folder.key)
+        if not folder.found:
+            self._save(folder)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> None:
+    """What is trained must be what the optimizer moves."""
+    moved = {id(x) for group in optimizer.param_groups for x in group["params"]}
+    for name, parameter in parameters.items():
+        if id(parameter) not in moved:
+            raise InputError(
+                f"{name} requires a gradient, but the optimizer does not have it: it would use up the "
+                "clip for nothing. Freeze it (requires_grad_(False)) or give it to the optimizer."
+            )
+    if strange := len(moved - {id(x) for x in parameters.values()}):
+        frozen = [x for group in optimizer.param_groups for x in group["params"] if not x.requires_grad]
+        if strange > len(frozen):
+            raise InputError(
+                f"the optimizer moves {strange - len(frozen)} tensors that the model does not have."
+            )
