@@ -22,14 +22,14 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.checkpoint import CheckpointError
 
 from sourdine.errors import InputError
-from sourdine.sgd import general, recurrent, rules
+from sourdine.sgd import convolution, general, recurrent, rules
 from sourdine.sgd import layout as layouts
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.tape import AS_IS, Choice, Key, Record, Tape, Use
 from sourdine.sgd.uses import Gradients, Lookup, Outer
 
 __all__ = ["Clipped", "Knowledge", "clipped_sum", "gradients"]
-_RULES = (rules, recurrent, general)  # importing them registers the rules
+_RULES = (rules, convolution, recurrent, general)  # importing them registers the rules
 
 
 @dataclass
@@ -80,7 +80,8 @@ def clipped_sum(
         factors, norms = how.factors(squares, rounding, torch.zeros(units, device=values.device))
         bad = ~torch.isfinite(norms)
         some_bad = bool(bad.any())
-        for name, parameter in trained(model).items():
+        # Last layers first, embeddings last: activations are let go before the large sums are made.
+        for name, parameter in reversed(trained(model).items()):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             if name in found:

@@ -187,7 +187,7 @@ class Engine:
         if self._unchecked and len(lot._units):
             self.check(lot)
         for parameter in self._parameters.values():
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = None
         below = torch.zeros((), device=self._device)
         with self._reseeded(lot.step):
             for batch in self._batches(lot):
@@ -262,7 +262,11 @@ class Engine:
 
     def _finish(self, step: int, below: Tensor) -> None:
         """Adds the noise, once in total, adds up over processes, divides by the planned lot size."""
-        sums = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+        sums: list[Tensor] = []
+        for parameter in self._parameters.values():
+            if parameter.grad is None:  # an empty lot
+                parameter.grad = torch.zeros_like(parameter)
+            sums.append(parameter.grad)
         multiplier, count_noise = self._split
         deviation = multiplier * self.clip.bound
         count = below.float().reshape(1)

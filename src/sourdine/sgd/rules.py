@@ -6,7 +6,6 @@ its output, what every example's gradient is:
 - linear, matmul, addmm     weight: sum_t G_t (x) x_t          bias: sum_t G_t
 - embedding, weight[ids]    weight: sum_t e(id_t) (x) G_t, and nothing for padding_idx
 - layer_norm and others     scale: sum_t G_t x^_t              shift: sum_t G_t
-- convolution               as linear, on the patches that the kernel sees
 - expand, repeat            the gradient of the copy that the example got
 """
 
@@ -30,7 +29,6 @@ _GET_T: Function = vars(torch._C.TensorBase)["T"].__get__
 _GET_MT: Function = vars(torch._C.TensorBase)["mT"].__get__
 Kwargs = dict[str, Any]
 Call = tuple[Function, Sequence[Any], Kwargs]
-Pair = tuple[int, int]
 Uses = Callable[[Tensor, Layout], Iterable[tuple[Tensor, Use]]]
 
 
@@ -81,7 +79,7 @@ def linear_uses(tape: Tape, x: Tensor, weight: Any, bias: Any, *, turned: bool =
 
 @rule(functional.linear)
 def _linear(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any:
-    x, weight, bias = _signature(("input", "weight", "bias"), args, kwargs)
+    x, weight, bias = signature(("input", "weight", "bias"), args, kwargs)
     if tape.tracks(x) or weight.dim() != 2:
         return NotImplemented
 
@@ -140,7 +138,7 @@ def _turn(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> An
 @rule(functional.embedding)
 def _embedding(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any:
     names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-    ids, weight, padding, max_norm, _, by_frequency, _ = _signature(names, args, kwargs)
+    ids, weight, padding, max_norm, _, by_frequency, _ = signature(names, args, kwargs)
     if max_norm is not None or by_frequency:
         what = "scale_grad_by_freq" if by_frequency else "max_norm"
         raise InputError(
@@ -221,7 +219,7 @@ def _bag(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any
 @rule(functional.layer_norm)
 def _layer_norm(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any:
     names = ("input", "normalized_shape", "weight", "bias", "eps")
-    x, shape, weight, bias, eps = _signature(names, args, kwargs)
+    x, shape, weight, bias, eps = signature(names, args, kwargs)
     eps = 1e-5 if eps is None else eps
 
     def run() -> Tensor:
@@ -245,16 +243,16 @@ def _layer_norm(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs)
 def _scaled(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any:
     """A normalisation without parameters, then a scale and a shift as elementwise functions."""
     if func is functional.rms_norm:
-        x, shape, weight, eps = _signature(("input", "normalized_shape", "weight", "eps"), args, kwargs)
+        x, shape, weight, eps = signature(("input", "normalized_shape", "weight", "eps"), args, kwargs)
         y, bias = functional.rms_norm(x, shape, eps=eps), None
     elif func is functional.group_norm:
-        x, groups, weight, bias, eps = _signature(
+        x, groups, weight, bias, eps = signature(
             ("input", "num_groups", "weight", "bias", "eps"), args, kwargs
         )
         y = functional.group_norm(x, groups, eps=1e-5 if eps is None else eps)
     else:
         names = ("input", "running_mean", "", "weight", "bias", "", "", "eps")
-        x, mean, _, weight, bias, _, _, eps = _signature(names, args, kwargs)
+        x, mean, _, weight, bias, _, _, eps = signature(names, args, kwargs)
         if mean is not None:
             raise InputError("instance norm with running statistics mixes examples; switch them off.")
         y = functional.instance_norm(x, eps=1e-5 if eps is None else eps)
@@ -277,66 +275,6 @@ def _batch_norm(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs)
             "changes what the others contribute; use group norm or layer norm instead."
         )
     return NotImplemented
-
-
-@rule(torch.conv1d, torch.conv2d)
-def _convolution(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any:
-    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    x, weight, bias, stride, padding, dilation, groups = _signature(names, args, kwargs)
-    flat = weight.dim() - 2
-    if tape.tracks(x) or x.dim() != weight.dim():
-        return NotImplemented
-    groups = groups or 1
-    stride, dilation = _pair(1 if stride is None else stride, flat), _pair(dilation or 1, flat)
-
-    def run() -> Tensor:
-        result: Tensor = func(
-            x, tape.free(weight), tape.free(bias), stride[-flat:], 0 if padding is None else padding,
-            dilation[-flat:], groups,
-        )  # fmt: skip
-        return result
-
-    def uses(gradient: Tensor, layout: Layout) -> Iterable[tuple[Tensor, Use]]:
-        examples = tape.examples or 1
-        g = gradient.flatten(2)  # (N, outputs, positions)
-        if tape.tracks(weight):
-            seen = _patches(x.detach().to(g.dtype), weight, stride, padding or 0, dilation, g.shape[2])
-            if groups == 1:
-                left, right = (layout.rows(y.transpose(1, 2), examples) for y in (g, seen))
-                yield weight, Outer(left, right)
-            else:
-                parts = torch.matmul(g.unflatten(1, (groups, -1)), seen.unflatten(1, (groups, -1)).mT)
-                yield weight, layout.rows(parts, examples, 3).sum(1).view(examples, *weight.shape)
-        if bias is not None and tape.tracks(bias):
-            yield bias, layout.rows(g.sum(2), examples).sum(1)
-
-    return write(tape, (func, args, kwargs), run, x, (weight, bias), uses, features=x.dim() - 1)
-
-
-def _patches(
-    x: Tensor, weight: Tensor, stride: Pair, padding: Any, dilation: Pair, positions: int
-) -> Tensor:
-    """What the kernel sees at each position: (N, inputs * kernel, positions)."""
-    kernel = (1, *weight.shape[2:])[-2:]
-    x = x.unsqueeze(2) if x.dim() == 3 else x
-    if padding == "valid":
-        padding = 0
-    if padding == "same":
-        total = [step * (size - 1) for step, size in zip(dilation, kernel, strict=True)]
-        x = functional.pad(
-            x, (total[1] // 2, total[1] - total[1] // 2, total[0] // 2, total[0] - total[0] // 2)
-        )
-        padding = 0
-    pad = _pair(padding, weight.dim() - 2, 0)
-    patches = functional.unfold(x, kernel, dilation=dilation, padding=pad, stride=stride)
-    return patches[..., :positions]
-
-
-def _pair(value: Any, dims: int, missing: int = 1) -> Pair:
-    """A setting of a convolution for two dimensions, the first of which may be missing."""
-    values = tuple(value) if isinstance(value, list | tuple) else (value,) * dims
-    values = values * dims if len(values) < dims else values
-    return (missing, values[0]) if dims == 1 else (values[0], values[1])
 
 
 @rule(Tensor.expand, Tensor.expand_as, torch.broadcast_to, Tensor.repeat)
@@ -377,6 +315,6 @@ def _multihead(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) 
         return _attention(*args, **kwargs)
 
 
-def _signature(names: Sequence[str], args: Sequence[Any], kwargs: Kwargs) -> tuple[Any, ...]:
+def signature(names: Sequence[str], args: Sequence[Any], kwargs: Kwargs) -> tuple[Any, ...]:
     """Arguments by the names of the parameters; what was not given is None."""
     return tuple(args[i] if i < len(args) else kwargs.get(name) for i, name in enumerate(names))

@@ -39,7 +39,31 @@ class Outer:
         return steps > 1 and 2 * steps * steps >= m * n
 
     def form(self) -> Tensor:
+        """Every example's gradient: (B, m, n)."""
         return wide(torch.bmm(self.left.transpose(1, 2), self.right.to(self.left.dtype)))
+
+    def right_products(self) -> Tensor:
+        """right[i, t] . right[i, s]: (B, T, T)."""
+        return products(self.right, self.right)
+
+    def add_sum_(self, into: Tensor, factors: Tensor) -> None:
+        """into += sum_it factors[i] left[i, t] (x) right[i, t], as one matrix product."""
+        left, right, scale = self.left, self.right, factors[:, None, None]
+        if left.dtype != right.dtype:
+            left, right = wide(left), wide(right)
+        if left.shape[2] <= right.shape[2]:
+            left = left * scale.to(left.dtype)
+        else:
+            right = right * scale.to(right.dtype)
+        left, right, into = left.flatten(0, 1).t(), right.flatten(0, 1), into.view(len(into), -1)
+        if left.dtype in _HALF and left.is_cuda:
+            into += torch.mm(left, right, out_dtype=torch.float32)
+        else:
+            into.addmm_(wide(left), wide(right))
+
+    def drop(self, rows: Tensor) -> None:
+        """Makes rows (B, 1, 1) of examples zero, whatever they hold."""
+        self.left, self.right = self.left.masked_fill(rows, 0), self.right.masked_fill(rows, 0)
 
 
 @dataclass
@@ -119,7 +143,7 @@ class Gradients:
     def add_sum_(self, into: Tensor, factors: Tensor) -> None:
         """Adds sum_i factors[i] g_i to `into`."""
         for use in self.outers:
-            _add_product_(into.view(len(into), -1), use, factors)
+            use.add_sum_(into, factors)
         for found in self.lookups:
             scaled = wide(found.right) * factors[:, None, None]
             into.view(len(into), -1).index_add_(0, found.ids.flatten(), scaled.flatten(0, 1))
@@ -130,7 +154,7 @@ class Gradients:
         """Makes the gradients of some examples zero, whatever they were (they may be infinite)."""
         rows = bad[:, None, None]
         for use in self.outers:
-            use.left, use.right = use.left.masked_fill(rows, 0), use.right.masked_fill(rows, 0)
+            use.drop(rows)
         for found in self.lookups:
             found.right = found.right.masked_fill(rows, 0)
         if self.formed is not None:
@@ -177,7 +201,7 @@ def _ghost(use: Outer) -> tuple[Tensor, Tensor]:
     if use.left.shape[1] == 1:
         norm = square(wide(use.left)) * square(wide(use.right))
         return norm, torch.zeros_like(norm)
-    lefts, rights = products(use.left, use.left), products(use.right, use.right)
+    lefts, rights = products(use.left, use.left), use.right_products()
     lengths = (lefts.diagonal(dim1=1, dim2=2) * rights.diagonal(dim1=1, dim2=2)).clamp_min(0).sqrt()
     norm = torch.bmm(lefts.flatten(1)[:, None], rights.flatten(1)[..., None])[:, 0, 0]
     return norm, lengths.sum(1).square()
@@ -201,19 +225,3 @@ def _tied(outer: Outer, lookup: Lookup) -> Tensor:
     size = (-1, outer.left.shape[1], -1)
     chosen = outer.left.gather(2, lookup.ids[:, None, :].expand(size))
     return (wide(chosen) * products(outer.right, lookup.right.to(outer.right.dtype))).sum((1, 2))
-
-
-def _add_product_(into: Tensor, use: Outer, factors: Tensor) -> None:
-    """into += sum_it factors[i] left[i, t] (x) right[i, t], as one matrix product."""
-    left, right, scale = use.left, use.right, factors[:, None, None]
-    if left.dtype != right.dtype:
-        left, right = wide(left), wide(right)
-    if left.shape[2] <= right.shape[2]:
-        left = left * scale.to(left.dtype)
-    else:
-        right = right * scale.to(right.dtype)
-    left, right = left.flatten(0, 1).t(), right.flatten(0, 1)
-    if left.dtype in _HALF and left.is_cuda:
-        into += torch.mm(left, right, out_dtype=torch.float32)
-    else:
-        into.addmm_(wide(left), wide(right))
