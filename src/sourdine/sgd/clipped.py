@@ -12,7 +12,7 @@ adds nothing. The sum over the examples itself is made in single precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,7 +26,7 @@ from sourdine.sgd import convolution, general, recurrent, rules
 from sourdine.sgd import layout as layouts
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.tape import AS_IS, Choice, Key, Record, Tape, Use
-from sourdine.sgd.uses import Gradients, Lookup, Outer
+from sourdine.sgd.uses import Gradients, Lookup, Outer, Recent
 
 __all__ = ["Clipped", "Knowledge", "clipped_sum", "gradients"]
 _RULES = (rules, convolution, recurrent, general)  # importing them registers the rules
@@ -37,7 +37,9 @@ class Knowledge:
     """What was proved about a model's calls, kept from one batch to the next."""
 
     choices: dict[Key, Choice] = field(default_factory=dict)
+    idle: set[Key] = field(default_factory=set)  # calls that no loss depended on
     unseen: set[str] = field(default_factory=set)  # parameters with uses that the tape cannot see
+    late: bool = False  # take no gradient early: some layers lead to losses in some batches only
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,9 @@ def clipped_sum(
     with torch.no_grad():
         squares: dict[str, Tensor] = {}
         rounding: Tensor | float = 0.0
+        recent = Recent()
         for name, grads in found.items():
-            squares[name], more = grads.squares()
+            squares[name], more = grads.squares(recent)
             rounding = rounding + more
         units = len(values) // per_unit
         factors, norms = how.factors(squares, rounding, torch.zeros(units, device=values.device))
@@ -150,12 +153,15 @@ def _backward(
     knowledge: Knowledge,
 ) -> dict[str, Gradients] | None:
     """All gradients of one forward pass, or None if it has to be run again with better choices."""
-    start = torch.ones_like(values) if weights is None else weights.to(values)
-    leaves = list(parameters.values())
-    edges = [*(record.edge for record in tape.records), *map(get_gradient_edge, leaves)]
-    new = any(record.key not in knowledge.choices for record in tape.records)
     if not values.requires_grad:
         raise InputError("no loss depends on a trained parameter; is everything frozen or detached?")
+    start = torch.ones_like(values) if weights is None else weights.to(values)
+    settled = knowledge.choices.keys() | knowledge.idle
+    new = any(record.key not in settled for record in tape.records)
+    early = [] if new or knowledge.late else [x for x in tape.records if x.early and x.key in settled]
+    small = {id(record): _Early(record) for record in early}
+    asked = [record for record in tape.records if id(record) not in small]
+    edges = [*(record.edge for record in asked), *map(get_gradient_edge, parameters.values())]
 
     def pull(cotangent: Tensor, keep: bool) -> list[Tensor | None]:
         try:
@@ -169,17 +175,21 @@ def _backward(
 
     keep = new or bool(knowledge.unseen)
     got = pull(start, keep)
-    unseen = {
-        name for name, g in zip(parameters, got[len(tape.records) :], strict=True) if g is not None
-    }
-    if unseen - knowledge.unseen and not keep:
+    late = any(not each.uses for each in small.values())  # a layer that led nowhere this time
+    reached = zip(parameters, got[len(asked) :], strict=True)
+    unseen = {name for name, gradient in reached if gradient is not None}
+    woken = {x.key for x, gradient in zip(asked, got, strict=False) if gradient is not None}
+    woken &= knowledge.idle
+    if not keep and (late or woken or unseen):
+        knowledge.late |= late
+        knowledge.idle -= woken
         knowledge.unseen |= unseen
         return None
     knowledge.unseen |= unseen
-    if new and not _prove(tape, values, got, pull, start, knowledge):
+    if new and not _prove(asked, values, got, pull, start, tape, knowledge):
         return None
     _check_apart(tape, unseen)
-    found = _collect(tape, got, parameters, per_unit)
+    found = _collect(tape, asked, got, small, parameters, per_unit)
     for name in unseen:
         one = partial(torch.autograd.grad, values, parameters[name], retain_graph=True)
         each = torch.stack([one(row)[0] for row in start.diag()])
@@ -187,12 +197,27 @@ def _backward(
     return found
 
 
+class _Early:
+    """Uses that are small, taken while the backward pass runs, so that the gradient can be let go."""
+
+    def __init__(self, record: Record) -> None:
+        self.record, self.uses = record, list[tuple[Tensor, Use]]()
+        record.edge.node.register_prehook(self._take)
+
+    def _take(self, gradients: tuple[Tensor | None, ...]) -> None:
+        gradient = gradients[self.record.edge.output_nr]
+        if gradient is not None:
+            with torch.no_grad():
+                self.uses = list(self.record.uses(gradient, self.record.choice))
+
+
 def _prove(
-    tape: Tape,
+    records: list[Record],
     values: Tensor,
     got: list[Tensor | None],
     pull: Callable[[Tensor, bool], list[Tensor | None]],
     start: Tensor,
+    tape: Tape,
     knowledge: Knowledge,
 ) -> bool:
     """Proves the layout of every new record by a second backward pass; see sgd/layout.py.
@@ -201,8 +226,11 @@ def _prove(
     """
     v = layouts.weights(len(values), values)
     again = pull(start * v, True)
-    for record, plain, weighted in zip(tape.records, got, again, strict=False):
-        if plain is None or weighted is None or record.key in knowledge.choices:
+    for record, plain, weighted in zip(records, got, again, strict=False):
+        if plain is None or weighted is None:
+            knowledge.idle.add(record.key)
+            continue
+        if record.key in knowledge.choices:
             continue
         fitting = [
             choice
@@ -239,17 +267,25 @@ def _check_apart(tape: Tape, unseen: set[str]) -> None:
 
 
 def _collect(
-    tape: Tape, got: list[Tensor | None], parameters: dict[str, Tensor], per_unit: int
+    tape: Tape,
+    asked: list[Record],
+    got: list[Tensor | None],
+    small: Mapping[int, _Early],
+    parameters: dict[str, Tensor],
+    per_unit: int,
 ) -> dict[str, Gradients]:
     """The uses of every parameter; those of tensors made of parameters are led back to them."""
     found: dict[str, Gradients] = {}
     made: dict[int, Gradients] = {}
-    record: Record
-    for place, record in enumerate(tape.records):
-        gradient, got[place] = got[place], None
-        if gradient is None:
-            continue
-        for owner, use in record.uses(gradient, record.choice):
+    arrived = {id(record): gradient for record, gradient in zip(asked, got, strict=False)}
+    got.clear()
+    for record in tape.records:
+        if id(record) in small:
+            uses: Iterable[tuple[Tensor, Use]] = small[id(record)].uses
+        else:
+            gradient = arrived.pop(id(record))
+            uses = () if gradient is None else record.uses(gradient, record.choice)
+        for owner, use in uses:
             if id(owner) in tape.names:
                 _entry(found, tape.names[id(owner)], parameters).add(_by_unit(use, per_unit))
             else:

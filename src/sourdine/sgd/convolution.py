@@ -21,7 +21,7 @@ from torch.nn import functional
 from sourdine.sgd.layout import Layout
 from sourdine.sgd.rules import Kwargs, signature, write
 from sourdine.sgd.tape import Function, Tape, Use, rule
-from sourdine.sgd.uses import Outer, products, wide
+from sourdine.sgd.uses import Outer, Recent, wide
 
 Pair = tuple[int, int]
 
@@ -48,12 +48,11 @@ class Patches(Outer):
         steps, m, n = self.left.shape[1], self.left.shape[2], self.inputs
         return steps > 1 and 2 * steps * steps >= m * n
 
-    def right_products(self) -> Tensor:
+    def right_products(self, recent: Recent) -> Tensor:
         if self.x.dim() == 4:
-            return super().right_products()
+            return super().right_products(recent)
         steps, (_, stride), (_, dilation) = self.left.shape[1], self.stride, self.dilation
-        rows = self.x.transpose(1, 2)
-        whole = products(rows, rows)
+        whole = recent.products(self.x.transpose(1, 2))
         last = (steps - 1) * stride + 1
         total = whole[:, :last:stride, :last:stride].clone()
         for start in range(dilation, dilation * self.kernel[1], dilation):

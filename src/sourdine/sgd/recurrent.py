@@ -42,7 +42,9 @@ class _Lstm(torch.autograd.Function):
         before = torch.cat((h0[None], y[:-1]))
         gates = _affine(x, w, biases[:1]).add_(_affine(before, u, biases[1:]))
         i, f, g, o = gates.unflatten(2, (4, -1)).unbind(2)
-        i.sigmoid_(), f.sigmoid_(), g.tanh_(), o.sigmoid_()
+        g.mul_(2)  # tanh(z) = 2 sigmoid(2 z) - 1: one pass for all gates
+        gates.sigmoid_()
+        g.mul_(2).sub_(1)
         c = torch.empty_like(y)
         past = c0
         for t in range(len(y)):

@@ -41,6 +41,7 @@ def write(
     uses: Uses,
     *,
     features: int = 1,
+    early: bool = False,
 ) -> Any:
     """Runs a function whose rows follow those of one input, and writes it down.
 
@@ -54,7 +55,7 @@ def write(
     options: tuple[Choice, ...] = (*fitting, *((MADE,) if tape.constant((rows_of,)) else ()), AS_IS)
     choice = tape.choose(key, options)
     if isinstance(choice, Layout):
-        return tape.record(key, run(), options, choice, uses, features=features)
+        return tape.record(key, run(), options, choice, uses, features=features, early=early)
     result = func(*args, **kwargs)
     return tape.make(result) if choice == MADE else result
 
@@ -86,7 +87,8 @@ def _linear(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> 
     def run() -> Tensor:
         return functional.linear(x, tape.free(weight), tape.free(bias))
 
-    return write(tape, (func, args, kwargs), run, x, (weight, bias), linear_uses(tape, x, weight, bias))
+    uses, small = linear_uses(tape, x, weight, bias), not tape.tracks(weight)
+    return write(tape, (func, args, kwargs), run, x, (weight, bias), uses, early=small)
 
 
 @rule(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
@@ -236,7 +238,8 @@ def _layer_norm(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs)
         if bias is not None and tape.tracks(bias):
             yield bias, g.sum(1)
 
-    return write(tape, (func, args, kwargs), run, x, (weight, bias), uses, features=len(shape))
+    call = (func, args, kwargs)
+    return write(tape, call, run, x, (weight, bias), uses, features=len(shape), early=True)
 
 
 @rule(functional.rms_norm, functional.group_norm, functional.instance_norm)

@@ -61,6 +61,7 @@ class Record:
     rows: Callable[[Tensor, Layout], Tensor]
     uses: Callable[[Tensor, Layout], Iterable[tuple[Tensor, Use]]]
     fixed: bool  # another layout needs another forward pass
+    early: bool  # its uses are small: better made at once than the gradient kept
 
 
 class Tape(TorchFunctionMode):
@@ -152,6 +153,7 @@ class Tape(TorchFunctionMode):
         *,
         features: int = 1,
         fixed: bool = False,
+        early: bool = False,
         rows: Callable[[Tensor, Layout], Tensor] | None = None,
     ) -> Tensor:
         """Writes down that the gradient of `output` gives these uses; returns what goes on instead."""
@@ -163,7 +165,7 @@ class Tape(TorchFunctionMode):
             return layout.rows(gradient, examples, features)
 
         edge = get_gradient_edge(output)
-        self.records.append(Record(key, edge, options, choice, rows or by_layout, uses, fixed))
+        self.records.append(Record(key, edge, options, choice, rows or by_layout, uses, fixed, early))
         return output
 
 

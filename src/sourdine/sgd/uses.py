@@ -14,6 +14,7 @@ example contribute more than the clip. <Outer, Outer'> = sum_ts <left_t, left'_s
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import torch
@@ -42,9 +43,9 @@ class Outer:
         """Every example's gradient: (B, m, n)."""
         return wide(torch.bmm(self.left.transpose(1, 2), self.right.to(self.left.dtype)))
 
-    def right_products(self) -> Tensor:
+    def right_products(self, recent: Recent) -> Tensor:
         """right[i, t] . right[i, s]: (B, T, T)."""
-        return products(self.right, self.right)
+        return recent.products(self.right)
 
     def add_sum_(self, into: Tensor, factors: Tensor) -> None:
         """into += sum_it factors[i] left[i, t] (x) right[i, t], as one matrix product."""
@@ -55,6 +56,8 @@ class Outer:
             left = left * scale.to(left.dtype)
         else:
             right = right * scale.to(right.dtype)
+        if all(x.stride(0) < x.stride(1) for x in (left, right)):  # time first: no copy in that order
+            left, right = left.transpose(0, 1), right.transpose(0, 1)
         left, right, into = left.flatten(0, 1).t(), right.flatten(0, 1), into.view(len(into), -1)
         if left.dtype in _HALF and left.is_cuda:
             into += torch.mm(left, right, out_dtype=torch.float32)
@@ -72,6 +75,30 @@ class Lookup:
 
     ids: Tensor
     right: Tensor
+
+
+class Recent:
+    """Inner products of a tensor with itself, kept for the next few uses: neighbours share tensors.
+
+    Queries, keys and values of an attention have one input; both weights of an LSTM have one gradient.
+    """
+
+    def __init__(self) -> None:
+        self._kept: deque[tuple[Tensor, Tensor]] = deque(maxlen=2)
+
+    def products(self, x: Tensor) -> Tensor:
+        for known, result in self._kept:
+            if known is x or _same(known, x):
+                return result
+        result = products(x, x)
+        self._kept.append((x, result))
+        return result
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors, both alive, are the same stretch of memory seen in the same way."""
+    place, shape = a.data_ptr() == b.data_ptr(), a.shape == b.shape
+    return place and shape and a.stride() == b.stride() and a.dtype == b.dtype
 
 
 class Gradients:
@@ -105,7 +132,7 @@ class Gradients:
             self.add(self.outers.pop().form())
         return (*self.outers, None)[0], (*self.lookups, None)[0]
 
-    def squares(self) -> tuple[Tensor, Tensor]:
+    def squares(self, recent: Recent | None = None) -> tuple[Tensor, Tensor]:
         """Squared norms (B,), rounded upwards, and the squares that bound what rounding can do.
 
         The second is (sum_t |left_t| |right_t|)^2 of the uses that are never formed: their products
@@ -119,7 +146,7 @@ class Gradients:
         if lookup is not None:
             total = plus(total, square(_joined(lookup)))
         if outer is not None:
-            product, spread = _ghost(outer)
+            product, spread = _ghost(outer, recent or Recent())
             total = plus(total, product)
             if lookup is not None:
                 total = plus(total, 2 * _tied(outer, lookup))
@@ -196,12 +223,12 @@ def products(a: Tensor, b: Tensor) -> Tensor:
     return torch.bmm(wide(a), wide(b).transpose(1, 2))
 
 
-def _ghost(use: Outer) -> tuple[Tensor, Tensor]:
+def _ghost(use: Outer, recent: Recent) -> tuple[Tensor, Tensor]:
     """The squared norm of an outer use, and its spread, from inner products only."""
     if use.left.shape[1] == 1:
         norm = square(wide(use.left)) * square(wide(use.right))
         return norm, torch.zeros_like(norm)
-    lefts, rights = products(use.left, use.left), use.right_products()
+    lefts, rights = recent.products(use.left), use.right_products(recent)
     lengths = (lefts.diagonal(dim1=1, dim2=2) * rights.diagonal(dim1=1, dim2=2)).clamp_min(0).sqrt()
     norm = torch.bmm(lefts.flatten(1)[:, None], rights.flatten(1)[..., None])[:, 0, 0]
     return norm, lengths.sum(1).square()
