@@ -14,20 +14,17 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import sourdine
-from sourdine import rng
-from sourdine.sgd.sampling import PoissonLots
+import sourdine.sgd
 
 DELTA = 1e-5
 PUBLISHED = {0.5: 0.90, 2.0: 0.95, 8.0: 0.97}  # Abadi et al. 2016, figure 3
@@ -93,95 +90,39 @@ def network() -> nn.Module:
     )
 
 
-Sum = Callable[[nn.Module, Tensor, Tensor, float], None]
-"""Adds the clipped sum of the gradients of some examples to `.grad`."""
-
-
-def by_engine() -> Sum:
-    """sourdine's engine, which remembers from call to call what it learned of the model."""
-    from sourdine.sgd.clipped import Knowledge, clipped_sum
-
-    knowledge = Knowledge()
-
-    def clipped(model: nn.Module, images: Tensor, labels: Tensor, clip: float) -> None:
-        def losses() -> Tensor:
-            return cross_entropy(model(images), labels, reduction="none")
-
-        clipped_sum(model, losses, clip, knowledge=knowledge)
-
-    return clipped
-
-
-def by_vmap(model: nn.Module, images: Tensor, labels: Tensor, clip: float) -> None:
-    """The same by torch.func, to check the engine against."""
-
-    def loss(weights: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-        return cross_entropy(functional_call(model, weights, (image[None],)), label[None])
-
-    fixed = {name: weight.detach() for name, weight in model.named_parameters()}
-    each = vmap(grad(loss), (None, 0, 0))(fixed, images, labels)
-    squares = sum(g.flatten(1).square().sum(1) for g in each.values())
-    factors = (clip / squares.sqrt().clamp(min=1e-12)).clamp(max=1)
-    for name, weight in model.named_parameters():
-        weight.grad += torch.tensordot(factors, each[name], dims=1)
-
-
-def private_step(
-    model: nn.Module, lot: Digits, setting: Setting, noise: float, source: rng.Source, clipped: Sum
-) -> None:
-    """Put the noisy clipped sum over a lot, divided by the planned lot size, into `.grad`.
-
-    A lot may be empty, and gets its noise all the same.
-    """
-    from sourdine.sgd.noise import add_noise_
-
-    for weight in model.parameters():
-        weight.grad = torch.zeros_like(weight)
-    size = 512 if lot.labels.device.type == "cpu" else 8192
-    if len(lot.labels):
-        for images, labels in zip(lot.images.split(size), lot.labels.split(size), strict=True):
-            clipped(model, images, labels, setting.clip)
-    gradients = [weight.grad for weight in model.parameters()]
-    add_noise_(gradients, noise * setting.clip, source)
-    for gradient in gradients:
-        gradient.div_(setting.lot_size * setting.clip)
-
-
-def train(
-    setting: Setting,
-    noise: float,
-    seed: int,
-    digits: Digits,
-    clipped: Sum,
-    watch: Callable[[int, nn.Module], None] = lambda step, model: None,
-) -> nn.Module:
-    """The averaged weights after all steps with this noise multiplier."""
+def train(setting: Setting, seed: int, digits: Digits) -> tuple[nn.Module, sourdine.sgd.Engine]:
+    """The averaged weights after all steps, and the engine that made them."""
     device = digits.labels.device
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = network().to(device)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(setting.average))
-    optimizer = torch.optim.SGD(model.parameters(), lr=setting.learning_rate, momentum=setting.momentum)
-    lots, source = PoissonLots(len(digits.labels), setting.lot_size), rng.secure()
-    for step in range(setting.steps):
-        at = torch.from_numpy(lots.draw(step, source)).to(device)
-        lot = Digits(digits.images[at], digits.labels[at])
-        private_step(model, lot, setting, noise, source, clipped)
-        optimizer.step()
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=setting.learning_rate / setting.clip, momentum=setting.momentum
+    )
+    engine = sourdine.sgd.Engine(
+        model,
+        optimizer,
+        range(len(digits.labels)),
+        sourdine.Budget(setting.epsilon, DELTA),
+        loss=lambda model, at: cross_entropy(
+            model(digits.images[at]), digits.labels[at], reduction="none"
+        ),
+        lot_size=setting.lot_size,
+        steps=setting.steps,
+        clip=setting.clip,
+        batch_size=512 if device.type == "cpu" else 8192,
+    )
+    for lot in engine.lots():
+        engine.step(lot)
         average.update_parameters(model)
-        watch(step, average)
-    return average
+    return average, engine
 
 
 def accuracy(model: nn.Module, digits: Digits) -> float:
     with torch.no_grad():
         guesses = torch.cat([model(part).argmax(1) for part in digits.images.split(1000)])
     return float((guesses == digits.labels).float().mean())
-
-
-def calibrated(setting: Setting, records: int) -> sourdine.Plan:
-    budget = sourdine.Budget(setting.epsilon, DELTA)
-    return sourdine.calibrate(budget, rate=setting.lot_size / records, steps=setting.steps)
 
 
 def draw(rows: list[dict[str, object]], path: Path) -> None:
@@ -221,9 +162,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epsilons", default="0.5,2,8")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--vmap", action="store_true", help="gradients by torch.func, not by the engine"
-    )
     parser.add_argument("--steps", type=int, help="another number of steps, for a quick look")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--json", type=Path)
@@ -240,26 +178,24 @@ def main() -> None:
         if tuned.epsilon not in wanted:
             continue
         setting = replace(tuned, steps=arguments.steps or tuned.steps)
-        plan = calibrated(setting, len(training.labels))
         start, found = time.perf_counter(), []
         for seed in range(arguments.seeds):
-            clipped = by_vmap if arguments.vmap else by_engine()
-            model = train(setting, plan.noise_multiplier, seed, training, clipped)
+            model, engine = train(setting, seed, training)
             found.append(accuracy(model, test))
         seconds = (time.perf_counter() - start) / arguments.seeds
         published = PUBLISHED[setting.epsilon]
         rows.append(
             {
                 **asdict(setting),
-                "noise_multiplier": plan.noise_multiplier,
-                "epsilon_upper": plan.epsilon.upper,
+                "noise_multiplier": engine.noise_multiplier,
+                "epsilon_upper": engine.epsilon(),
                 "accuracies": found,
                 "published": published,
                 "seconds": seconds,
             }
         )
         print(
-            f"| {setting.epsilon:g} | {plan.noise_multiplier:.3f} | {statistics.mean(found):.2%} "
+            f"| {setting.epsilon:g} | {engine.noise_multiplier:.3f} | {statistics.mean(found):.2%} "
             f"({min(found):.2%} to {max(found):.2%}) | {published:.0%} | {seconds:.0f} |",
             flush=True,
         )

@@ -32,7 +32,7 @@ def _threshold_test(event: ShuffledEvent, adjacency: str) -> tuple[Array, Array]
 def lower_epsilon(event: ShuffledEvent, adjacency: str, delta: float) -> float:
     """The largest epsilon that the threshold attack refutes at this delta."""
     p, q = _threshold_test(event, adjacency)
-    useful = (p > delta) & (q > 0)
+    useful = (p > delta) & (q > 1e-300)  # below, digits are lost
     return max(0.0, float(np.log((p[useful] - delta) / q[useful]).max(initial=0.0)))
 
 

@@ -95,7 +95,9 @@ def batches(
         places: list[int] = []
         weights: list[float] = []
         for examples in own + [[]] * (rows - len(own)):
-            places += examples + [filler] * (each - len(examples))
+            # A unit is filled up from itself: an infinite gradient times zero is not a number, and
+            # must not spoil what others contribute.
+            places += examples + [examples[0] if examples else filler] * (each - len(examples))
             weights += [1 / max(1, len(examples))] * len(examples) + [0.0] * (each - len(examples))
         data = move(collate([units.dataset[place] for place in places]), device)
         full = all(weight == 1 for weight in weights)

@@ -8,8 +8,10 @@ from sourdine import checks
 from sourdine.accounting import curve, least_noise
 from sourdine.budget import Budget
 from sourdine.errors import InputError
-from sourdine.events import ComposedEvent, Event, GaussianEvent
+from sourdine.events import ComposedEvent, Event, GaussianEvent, compose
 from sourdine.ledger import Ledger
+from sourdine.ledger.record import CHARGE, RESERVE
+from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.sampling import Lots, PoissonLots
 
@@ -31,12 +33,14 @@ class Charge:
         noise_multiplier: float | None,
         delta: float,
         label: str,
-        folder: Path | None,
+        folder: Folder | None,
         processes: Processes,
     ) -> None:
         self.lots, self.steps, self.label = lots, steps, label
         self._processes = processes
         self.reservation: int | None = None
+        self.kind, self.reserved, self.settled = "", "", False
+        self._again: Event = ComposedEvent(())
         if noise_multiplier is not None:
             self.noise_multiplier = checks.positive("noise_multiplier", noise_multiplier)
         if budget is None:
@@ -44,15 +48,17 @@ class Charge:
                 raise InputError("give a budget, or noise_multiplier= to have epsilon reported.")
             epsilon = curve(self.event()).epsilon_upper(checks.delta(delta))
             budget = Budget(epsilon * (1 + 1e-9), delta, unit)
-        self.ledger = _ledger(budget, folder if processes.first else None)
+        self.ledger = _ledger(budget, folder.path if folder and processes.first else None)
         self.budget = self.ledger.budget
         if self.budget.unit != unit:
             what = "say whose each example is with users=" if unit == "example" else "leave users= out"
             raise InputError(
                 f"the budget is per {self.budget.unit}, but the units of this run are {unit}s; {what}."
             )
-        if noise_multiplier is None:
-            self.noise_multiplier = self._least()
+        if folder is not None and self.find(folder.run) and noise_multiplier is None:
+            self.noise_multiplier = float(folder.state["noise_multiplier"])
+        elif noise_multiplier is None:
+            self.noise_multiplier = processes.once(self._least)
 
     def event(self, steps: int | None = None, noise: float | None = None) -> Event:
         """What so many steps cost, by default all of them."""
@@ -61,10 +67,11 @@ class Charge:
         return self.lots.event(release, count) if count else ComposedEvent(())
 
     def epsilon(self, steps: int) -> float:
-        """An upper bound on epsilon after so many steps, at the budget's delta."""
-        if steps == 0:
+        """An upper bound on epsilon after so many steps, and those run twice, at the budget's delta."""
+        event = self.event(steps) + self._again if self._again.parts else self.event(steps)
+        if not event.parts:
             return 0.0
-        return curve(self.event(steps), self.budget.adjacency).epsilon_upper(self.budget.delta)
+        return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)
 
     def _least(self) -> float:
         """The least noise that the ledger would grant now."""
@@ -86,37 +93,49 @@ class Charge:
 
     def reserve(self, source: str, run: str) -> None:
         """Charges the whole plan; in all processes or in none."""
-        if self.reservation is not None:
-            return
-        answer: object = None
-        if self._processes.first:
-            try:
-                answer = self.ledger.reserve(self.event(), self.label, source=source, data=run).id
-            except Exception as refused:  # the others wait for an answer
-                answer = refused
-        answer = self._processes.tell(answer)
-        if isinstance(answer, Exception):
-            raise answer
-        self.reservation = int(str(answer))
+        if self.reservation is None:
+            event = self.event()
+            self.reservation = self._processes.once(
+                lambda: self.ledger.reserve(event, self.label, source=source, data=run).id
+            )
 
     def settle(self, done: int, because: str) -> None:
         """Closes the reservation after so many steps."""
-        if self.reservation is not None and self._processes.first:
-            self.ledger.settle(self.reservation, self.event(done), because)
+        plan, ran = self.event(), self.event(done)
+        planned = dict(plan.parts)
+        if any(count > planned.get(part, 0) for part, count in ran.parts):
+            ran = plan  # steps that have a price only together
+        if self.reservation is not None and not self.settled and self._processes.first:
+            self.ledger.settle(self.reservation, ran, because)
         self.reservation = None
 
-    def find(self, run: str) -> None:
-        """Takes up the open reservation of a run that died before it could note it down."""
-        if self.reservation is None and self._processes.first:
+    def find(self, run: str) -> bool:
+        """Takes up the reservation of a run, as the ledger knows it: a killed run may not."""
+
+        def look() -> tuple[int, str, str, bool, list[str]] | None:
             entries = self.ledger.history()
-            settled = {entry.refers for entry in entries}
-            own = [entry.id for entry in entries if entry.data == run and entry.id not in settled]
-            self.reservation = own[0] if own else None
+            own = [entry for entry in entries if entry.data == run]
+            closed = {entry.refers for entry in entries}
+            again = [entry.text for entry in own if entry.kind == CHARGE]
+            for entry in own:
+                if entry.kind == RESERVE:
+                    return entry.id, entry.text, entry.source, entry.id in closed, again
+            return None
+
+        found = self._processes.once(look)
+        if found is not None:
+            self.reservation, self.reserved, self.kind, self.settled, again = found
+            self._again = compose([Event.from_json(text) for text in again])
+        return found is not None
 
     def again(self, steps: int, run: str) -> None:
         """Charges steps that may have been run before and will be run with other randomness."""
-        if steps > 0 and self._processes.first:
-            self.ledger.charge(self.event(steps), f"{self.label}, {steps} steps run again", data=run)
+        if steps > 0:
+            event, label = self.event(steps), f"{self.label}, {steps} steps run again"
+            self._processes.once(
+                lambda: self.ledger.charge(event, label, source=self.kind, data=run).id
+            )
+            self._again = compose([self._again, event])
 
 
 def poisson(lot_size: float | None, units: int, records: int | None, adjacency: str) -> PoissonLots:

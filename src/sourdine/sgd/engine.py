@@ -15,9 +15,11 @@ returns nothing, and nothing of it is kept.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,13 +29,14 @@ from sourdine import checks, rng
 from sourdine.budget import Budget
 from sourdine.errors import InputError
 from sourdine.ledger import Ledger
+from sourdine.sgd.agreement import agreement, pace
 from sourdine.sgd.batches import Batch, Collate, Dataset, Units, batches, move
 from sourdine.sgd.charge import Charge, adjacency, poisson
 from sourdine.sgd.check import Loss, compare, refuse
 from sourdine.sgd.clipped import Knowledge, clipped_sum, trained
 from sourdine.sgd.clipping import Adaptive, Clip, Flat
 from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
-from sourdine.sgd.folder import Folder, agreement
+from sourdine.sgd.folder import Folder
 from sourdine.sgd.noise import add_noise_
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.sampling import Indices, Lots
@@ -119,6 +122,7 @@ class Engine:
             )
         self.plan = lots
         self._processes.check(lots)
+        found = None if folder is None else Folder(folder, self._processes)
         self.charge = Charge(
             budget,
             lots,
@@ -127,7 +131,7 @@ class Engine:
             noise_multiplier=noise_multiplier,
             delta=delta,
             label=label,
-            folder=None if folder is None else Path(folder),
+            folder=found,
             processes=self._processes,
         )
         self._split = (self.noise_multiplier, 0.0)
@@ -136,14 +140,22 @@ class Engine:
         self._correlated = CorrelatedNoise(lots.plan()) if isinstance(lots, FixedLots) else None
         if self._correlated is not None and isinstance(self.clip, Adaptive):
             raise InputError("correlated noise needs a clip that stays as it is; use a fixed one.")
-        self._streams = rng.streams(source)
+        self._source, self._streams = source, self._processes.streams(source)
         self._save_every = checks.whole("save_every", save_every)
         self._folder: Folder | None = None
-        if folder is not None:
-            settings = (self.charge.event(), self.clip, batch_size, most_per_user, users)
-            self._agreement = agreement((*settings, optimizer.defaults), dataset, loss)
-            self._go_on(Folder(folder, self._processes.rank))
-        self._processes.same_start([*self._parameters.values(), *model.buffers()])
+        self._reached, self._off_pace = 0, False
+        if found is not None:
+            self._facts = agreement(
+                model,
+                optimizer,
+                dataset,
+                settings=(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
+                calls=(loss, collate),
+                rank=self._processes.rank,
+                count=self._processes.count,
+            )
+            self._go_on(found)
+        self._processes.share_([*self._parameters.values(), *model.buffers()])
 
     @property
     def ledger(self) -> Ledger:
@@ -157,7 +169,7 @@ class Engine:
 
     def epsilon(self) -> float:
         """An upper bound on what the steps made so far give away, at the budget's delta."""
-        return self.charge.epsilon(self.done)
+        return self.charge.epsilon(max(self.done, self._reached))
 
     # The loop
 
@@ -167,11 +179,12 @@ class Engine:
             raise InputError("this run is over; make a new engine for another one.")
         run = "" if self._folder is None else self._folder.run
         self.charge.reserve(self._streams.kind, run)
-        if self._folder is not None:
-            self._save(self._folder)
+        if self._correlated is not None and self._correlated.steps != self.done:
+            raise InputError("a step was interrupted half way; go on from the folder, or stop the run.")
+        self._keep()
         for step in range(self.done, self.steps):
-            if self._folder is not None:
-                self._folder.note(step + 1)
+            if step % self._save_every == 0 or self._off_pace:
+                self._keep()
             source = self._streams.at("lot", self.plan.stream(step))
             self._open = Lot(step, self._processes.draw(self.plan, len(self._units), step, source))
             yield self._open
@@ -192,12 +205,11 @@ class Engine:
         with self._reseeded(lot.step):
             for batch in self._batches(lot):
                 below += self._add(batch)
+        self.done = lot.step + 1  # whatever interrupts it from here on, its noise is not drawn twice
         self._finish(lot.step, below)
+        self._pace(lot.step)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.done = lot.step + 1
-        if self._folder is not None and (self.done % self._save_every == 0 or self.done == self.steps):
-            self._save(self._folder)
 
     def stop(self, because: str = "interrupt") -> None:
         """Ends the run. Reasons are those of Ledger.settle; nothing more can be drawn afterwards.
@@ -205,7 +217,9 @@ class Engine:
         "interrupt", "clock" and "crash" give back the steps that were not run; "outputs" (stopped for
         what the model showed) does not.
         """
-        self.charge.settle(self.done, because)
+        if self._folder is not None and not self._off_pace and self._processes.first:
+            self._folder.save(*self._state())
+        self.charge.settle(max(self.done, self._reached), because)
         self._over, self._open = True, None
         self._streams = rng.streams()  # what was drawn cannot be drawn again
         if self._folder is not None:
@@ -248,9 +262,15 @@ class Engine:
     def _add(self, batch: Batch) -> Tensor:
         """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive)."""
         most = self._units.most
+        seed = int(torch.randint(1 << 62, ()))
+
+        def losses() -> Tensor:
+            torch.manual_seed(seed)  # a forward pass that has to be made twice drops the same
+            return self.loss(self.model, batch.data)
+
         result = clipped_sum(
             self.model,
-            lambda: self.loss(self.model, batch.data),
+            losses,
             self.clip,
             examples=batch.units * most,
             weights=None if batch.full else batch.weights,
@@ -261,7 +281,7 @@ class Engine:
         return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 
     def _finish(self, step: int, below: Tensor) -> None:
-        """Adds the noise, once in total, adds up over processes, divides by the planned lot size."""
+        """Adds up over processes, adds the noise once in total, divides by the planned lot size."""
         sums: list[Tensor] = []
         for parameter in self._parameters.values():
             if parameter.grad is None:  # an empty lot
@@ -270,6 +290,8 @@ class Engine:
         multiplier, count_noise = self._split
         deviation = multiplier * self.clip.bound
         count = below.float().reshape(1)
+        released = [*sums, count] if count_noise else sums
+        self._processes.add_up_(released)
         if self._processes.first:
             source = self._streams.at("noise", step)
             if self._correlated is None:
@@ -281,7 +303,7 @@ class Engine:
                     total.add_(noise)
             if count_noise:
                 add_noise_([count], count_noise, self._streams.at("count", step))
-        self._processes.add_up_([*sums, count] if count_noise else sums)
+        self._processes.share_(released)
         for total in sums:
             total.div_(self.plan.lot_size)
         if hasattr(self.optimizer, "noise_variance"):
@@ -299,45 +321,146 @@ class Engine:
 
     # Stopping and going on
 
-    def _save(self, folder: Folder) -> None:
+    def _keep(self) -> None:
+        """Saves before the next lot is drawn; no lot is drawn past the next save."""
+        folder = self._folder
+        if folder is None:
+            return
+        if self._off_pace:
+            self._renew(folder)
+        else:
+            self._processes.once(lambda: folder.save(*self._state()))
+
+    def _state(self) -> tuple[dict[str, Any], Any]:
+        """The checkpoint, and what of it must stay secret."""
         state = {
             "step": self.done,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
+            "kind": type(self.optimizer).__qualname__,
+            "groups": self._groups,
             "clip": self.clip.bound,
             "reservation": self.charge.reservation,
-            "plan": self.charge.event().to_json(),
+            "noise_multiplier": self.noise_multiplier,
+            "save_every": self._save_every,
             "agreement": self._agreement,
         }
-        folder.save(state, None if self._correlated is None else self._correlated.state_dict())
+        return state, None if self._correlated is None else self._correlated.state_dict()
 
     def _go_on(self, folder: Folder) -> None:
         """Takes up the run that is found in the folder, or starts one."""
-        state, self._folder = folder.state, folder
-        if folder.found:
-            if state["plan"] != self.charge.event().to_json():
+        try:
+            self._processes.once(folder.take)
+            self._folder, self._groups = folder, pace(self.optimizer).hex()
+            if self.charge.reservation is None:
+                self._start(folder)
+            else:
+                self._take_up(folder)
+        except BaseException:
+            folder.close()
+            raise
+
+    def _start(self, folder: Folder) -> None:
+        if folder.state["reservation"] is not None:
+            raise InputError(
+                f"the ledger {self.ledger.name} does not know the run in {folder.path}; go on with the "
+                "ledger that it was charged to, or name another folder."
+            )
+        self._change_keys(folder, self._streams)  # nothing was drawn so far
+
+    def _take_up(self, folder: Folder) -> None:
+        state = folder.state
+        if self.charge.reserved != self.charge.event().to_json():
+            raise InputError(
+                f"the folder {folder.path} holds a run with another plan; go on with its settings, or "
+                "name another folder."
+            )
+        self._load(folder)
+        if self.charge.settled:
+            if self.done < self.steps:
                 raise InputError(
-                    f"the folder {folder.path} holds a run with another plan; go on with its settings, "
-                    "or name another folder."
+                    f"the run in {folder.path} was ended after {self.done} of {self.steps} steps; name "
+                    "another folder for a new one."
                 )
+            folder.destroy_keys()
+            folder.close()
+            self._folder = None
+            return
+        self._reached = min(self.steps, (self.done // state["save_every"] + 1) * state["save_every"])
+        saved = folder.streams()
+        noise = folder.secret() if self._correlated is not None and self.done else {}
+        known = saved is not None and noise is not None
+        found = self._processes.hear(self._sealed(saved) if saved and known else "")
+        if saved is None or found != state["agreement"]:
+            self._renew(folder)
+            return
+        self._streams, self._agreement = saved, found
+        if self._correlated is not None and self.done:
+            self._correlated.load_state_dict(noise)
+
+    def _load(self, folder: Folder) -> None:
+        state, own = folder.state, [dict(group) for group in self.optimizer.param_groups]
+        try:
+            if state["kind"] != type(self.optimizer).__qualname__:
+                raise ValueError(f"its optimizer is {state['kind']}")
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.done, self.charge.reservation = state["step"], state["reservation"]
-            if isinstance(self.clip, Adaptive):
-                self.clip.clip = state["clip"]
-        self.charge.find(folder.run)
-        saved = folder.streams()
-        if saved is not None and state.get("agreement") in (None, self._agreement):
-            self._streams = saved
-            if self._correlated is not None and self.done:
-                self._correlated.load_state_dict(folder.secret())
-        else:
-            if self._correlated is not None and self.done:
-                raise InputError("correlated noise cannot go on without its past; start a new folder.")
-            self.charge.again(min(folder.noted(), self.steps) - self.done, folder.run)
-            self._streams.save(folder.key)
-        if not folder.found:
-            self._save(folder)
+        except (RuntimeError, ValueError) as error:
+            raise InputError(
+                f"the folder {folder.path} holds another run: {error}; go on with its model and "
+                "optimizer, or name another folder."
+            ) from None
+        if state["groups"] != self._groups:  # new settings hold
+            for group, before in zip(self.optimizer.param_groups, own, strict=True):
+                group.update((name, x) for name, x in before.items() if name != "params")
+        self.done = state["step"]
+        if isinstance(self.clip, Adaptive):
+            self.clip.clip = state["clip"]
+
+    def _renew(self, folder: Folder) -> None:
+        """Goes on with fresh keys; steps that may have been run before are charged once more."""
+        if self.done and (self.plan.stream(1) != 1 or self._correlated is not None):
+            raise InputError(
+                "the steps of this run hang together (shuffled lots or correlated noise), and its keys "
+                "are gone or the data, settings or code have changed; start a new folder."
+            )
+        fresh = self._processes.streams(self._source)
+        if fresh.kind != self.charge.kind:
+            raise InputError(
+                f"this run was charged with a {self.charge.kind} source, not a {fresh.kind} one; go on "
+                "with a source of its kind."
+            )
+        self.charge.again(self._reached - self.done, folder.run)
+        self._reached, self._off_pace = self.done, False
+        self._change_keys(folder, fresh)
+
+    def _change_keys(self, folder: Folder, streams: rng.Streams) -> None:
+        folder.keep(streams)
+        self._streams = streams
+        self._agreement = self._processes.hear(self._sealed(streams))
+
+        def save() -> None:
+            folder.forget(self.done)
+            folder.save(*self._state())
+
+        self._processes.once(save)
+
+    def _sealed(self, streams: rng.Streams) -> str:
+        """The agreement under a key: bare, it would tell whoever guesses the data that it is right."""
+        key = streams.at("agreement").bytes(32)
+        return hashlib.blake2b(self._facts, key=key).hexdigest()
+
+    def _pace(self, step: int) -> None:
+        """A step that is run again must move the weights as it did before, or its noise shows them."""
+        folder = self._folder
+        if folder is None:
+            return
+        mark = pace(self.optimizer)
+        if step < self._reached:
+            self._off_pace |= not self._processes.once(lambda: folder.pace(step, mark))
+            self._off_pace &= self.done < self._reached  # the last one: nothing follows from it
+        elif self._processes.first:
+            folder.pace(step, mark)
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> None:

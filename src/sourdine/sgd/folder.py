@@ -1,23 +1,21 @@
 """A run folder: checkpoints that survive a kill, and a lock against a second run.
 
 The folder holds `checkpoint.pt` (model, optimizer, steps done, the reservation in the ledger, no
-secrets), `steps` (how far the run may have come since) and `lock`. The key of the random streams lives
-in the user's config folder and is destroyed when the run is done.
+secrets), `pace` (with which settings the optimizer made each step) and `lock` (not on Windows). The key
+of the random streams lives in the user's config folder and is destroyed when the run is over.
 
 Guarantee: a run that goes on with the same key, data, settings and code draws the same lots and the
 same noise, so steps that were lost and are run again show nothing new. In any other case it takes a
-fresh key, and the steps that may have been run since the last checkpoint are charged once more.
+fresh key, and the steps that may have been run since the last checkpoint are charged once more: all up
+to the next one, as no lot is drawn past it before it is saved.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
-import pickle
 import secrets
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,22 +24,25 @@ import torch
 from sourdine.errors import InputError, SourdineError
 from sourdine.home import home
 from sourdine.rng import Streams
+from sourdine.sgd.agreement import digest
+from sourdine.sgd.processes import Processes
 
-AHEAD = 16
-"""Steps that are noted as perhaps run at a time; each note waits for the disk."""
+_MARK = 16  # bytes in `pace` for each step
 
 
 class Folder:
-    """The run folder of one process among `rank`s; see the top of this file."""
+    """The run folder; process 0 alone reads and writes it, and nothing is written before `take`."""
 
-    def __init__(self, path: str | Path, rank: int = 0) -> None:
-        self.path, self.rank = Path(path), rank
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.path / f"lock{rank or ''}")
-        self._noted = self.noted()
-        state = self._read()
-        self.found = state is not None
-        self.state: dict[str, Any] = state or {"run": secrets.token_hex(8), "step": 0}
+    def __init__(self, path: str | Path, processes: Processes) -> None:
+        self.path, self._processes = Path(path), processes
+        self._lock = -1
+        self._seen = self._stamp()
+        self.state: dict[str, Any] = processes.once(self._read)
+        if self.key.resolve().is_relative_to(self.path.resolve()):
+            raise InputError(
+                f"keys would lie inside the run folder {path}, and go where it goes; name another "
+                "folder, or another place for keys with SOURDINE_HOME."
+            )
 
     @property
     def run(self) -> str:
@@ -50,96 +51,108 @@ class Folder:
 
     @property
     def key(self) -> Path:
-        return home() / "keys" / f"{self.run}.{self.rank}"
+        return home() / "keys" / f"{self.run}.{self._processes.rank}"
+
+    def take(self) -> None:
+        """Locks the folder until the process ends, however it ends."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(self.path / "lock")
+        if self._lock == -1 or self._stamp() != self._seen:
+            raise InputError(
+                f"the folder {self.path} is in use by another run; wait for it, or name another folder."
+            )
 
     def streams(self) -> Streams | None:
         return Streams.load(self.key)
 
+    def keep(self, streams: Streams) -> None:
+        """Saves the key, outside the folder."""
+        try:
+            streams.save(self.key)
+        except OSError as error:
+            raise SourdineError(
+                f"{self.key} cannot be written: {error.strerror}; nothing was drawn."
+            ) from None
+
     def secret(self) -> Any:
-        """What belongs to the checkpoint but would give the noise away."""
-        path = self._secret(self.state["step"])
-        return torch.load(path, weights_only=True) if path.exists() else None
+        """What belongs to the checkpoint but would give the noise away; None if it is gone."""
+        try:
+            return torch.load(self._secret(), weights_only=True, map_location="cpu")
+        except Exception:  # torch.load has no error of its own
+            return None
 
     def save(self, state: dict[str, Any], secret: Any = None) -> None:
         """Puts a checkpoint in the place of the last one, whole or not at all."""
-        last = self._secret(self.state["step"])
-        self.state = {"run": self.run, **state}
-        new = self._secret(self.state["step"])
+        last = self._secret()
+        new = {"run": self.run, **state}
         if secret is not None:
-            _write(new, _packed(secret))
-        _write(self.path / "checkpoint.pt", _packed(self.state))
-        if last != new:
+            _write(self._secret(new["step"]), _packed(secret))
+        _write(self.path / "checkpoint.pt", _packed({**new, "hash": digest(new).hex()}))
+        self.state = new
+        if last != self._secret():
             last.unlink(missing_ok=True)
 
-    def note(self, step: int) -> None:
-        """Before a step is drawn: writes down that it may have been run, some steps ahead."""
-        if step > self._noted:
-            self._noted = step + AHEAD
-            _write(self.path / "steps", str(self._noted).encode())
+    def pace(self, step: int, mark: bytes) -> bool:
+        """Notes how the optimizer makes this step; False if it made the same step otherwise before.
 
-    def noted(self) -> int:
-        """How many steps may have been run."""
+        Waits for no disk: after a loss of power, steps that are not noted count as made alike.
+        """
+        handle = os.open(self.path / "pace", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            return int((self.path / "steps").read_text())
-        except (OSError, ValueError):
-            return 0
+            before = os.pread(handle, _MARK, step * _MARK)
+            os.pwrite(handle, mark[:_MARK], step * _MARK)
+        except OSError as error:
+            raise _full(self.path / "pace", error) from None
+        finally:
+            os.close(handle)
+        return before in (mark[:_MARK], b"", bytes(_MARK))
+
+    def forget(self, step: int) -> None:
+        """Drops the notes from this step on: they belong to another key."""
+        if (self.path / "pace").exists():
+            os.truncate(self.path / "pace", step * _MARK)
 
     def destroy_keys(self) -> None:
         """At the end: from here on nobody can draw this noise again."""
-        self.key.unlink(missing_ok=True)
-        self._secret(self.state["step"]).unlink(missing_ok=True)
+        for path in self.key.parent.glob(f"{self.run}.*"):
+            path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        os.close(self._lock)
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
 
-    def _secret(self, step: int) -> Path:
-        return self.key.with_name(f"{self.key.name}.{step}.noise")
+    def _secret(self, step: int | None = None) -> Path:
+        of = self.state["step"] if step is None else step
+        return self.key.with_name(f"{self.key.name}.{of}.noise")
 
-    def _read(self) -> dict[str, Any] | None:
+    def _stamp(self) -> tuple[int, int] | None:
+        """Changes whenever a checkpoint is written."""
+        try:
+            found = (self.path / "checkpoint.pt").stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _read(self) -> dict[str, Any]:
         path = self.path / "checkpoint.pt"
         if not path.exists():
-            return None
+            return {"run": secrets.token_hex(8), "step": 0, "reservation": None}
         try:
-            state: dict[str, Any] = torch.load(path, weights_only=True)
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise InputError(f"the checkpoint {path} cannot be read: {error}.") from None
+            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
+            whole = state.pop("hash") == digest(state).hex()
+        except Exception:  # torch.load has no error of its own, and damage has any shape
+            whole = False
+        if not whole:
+            raise InputError(
+                f"the checkpoint {path} is damaged; restore it from a copy, or start in another "
+                "folder. What this run has reserved stays charged."
+            )
         return state
 
 
-def agreement(settings: Iterable[object], dataset: Any, loss: Any) -> str:
-    """One hash of all that must be equal for a run to be repeated bit by bit.
-
-    Data: every example, pickled. Code: this room, the versions of torch and Python, and the loss's own
-    bytecode; what the loss calls cannot be seen, so whoever changes it starts a new folder.
-    """
-    found = hashlib.sha256()
-    for part in (sys.version, torch.__version__, *map(repr, settings)):
-        found.update(part.encode() + b"\0")
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(file.read_bytes())
-    code = getattr(loss, "__code__", None)
-    found.update(code.co_code + repr(code.co_consts).encode() if code else repr(type(loss)).encode())
-    for place in range(len(dataset)):
-        found.update(pickle.dumps(_plain(dataset[place])))
-    return found.hexdigest()
-
-
-def _plain(x: Any) -> Any:
-    """Tensors as bytes: pickled tensors hold more than their values."""
-    if isinstance(x, torch.Tensor):
-        whole = x.detach().cpu().contiguous()
-        return (
-            str(whole.dtype),
-            tuple(whole.shape),
-            whole.flatten().view(torch.uint8).numpy().tobytes(),
-        )
-    if isinstance(x, dict):
-        return {name: _plain(value) for name, value in x.items()}
-    return [_plain(value) for value in x] if isinstance(x, list | tuple) else x
-
-
 def _locked(path: Path) -> int:
-    """Holds a lock until the process ends, however it ends."""
+    """A handle that holds the lock, or -1."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if sys.platform != "win32":
@@ -148,9 +161,7 @@ def _locked(path: Path) -> int:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(handle)
-        raise InputError(
-            f"the folder {path.parent} is in use by another run; wait for it, or name another folder."
-        ) from None
+        return -1
     return handle
 
 
@@ -171,9 +182,19 @@ def _write(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+        if sys.platform != "win32":  # the new name has to reach the disk too
+            place = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(place)
+            finally:
+                os.close(place)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise SourdineError(
-            f"{path} cannot be written: {error.strerror}. The checkpoint before it is whole; make room "
-            "and start the same command again to go on from there."
-        ) from None
+        raise _full(path, error) from None
+
+
+def _full(path: Path, error: OSError) -> SourdineError:
+    return SourdineError(
+        f"{path} cannot be written: {error.strerror}. The checkpoint before it is whole; make room and "
+        "start the same command again to go on from there."
+    )

@@ -75,12 +75,19 @@ def candidates(shape: torch.Size, examples: int, features: int = 1) -> tuple[Lay
 
 
 def weights(examples: int, like: Tensor) -> Tensor:
-    """Powers of two that tell examples apart; which example gets which is fixed but irregular."""
+    """Powers of two that tell examples apart; which example gets which is fixed but irregular.
+
+    Up to five examples all differ. Beyond, those that are likely to be paired do: neighbours, the two
+    halves of a batch, and the two ends.
+    """
     source = rng.seeded(examples)
-    powers = [2.0 ** source.below(5) for _ in range(examples)]
-    if examples > 1 and len(set(powers)) == 1:
-        powers[0] = 2 * powers[1]
-    return torch.tensor(powers, dtype=like.dtype, device=like.device)
+    powers: list[int] = []
+    for place in range(examples):
+        near = powers[-4:] if examples <= 5 else powers[-1:]
+        paired = [powers[i] for i in (place - examples // 2, examples - 1 - place) if 0 <= i < place]
+        free = [power for power in range(5) if power not in near + paired]
+        powers.append(free[source.below(len(free))])
+    return torch.tensor([2.0**power for power in powers], dtype=like.dtype, device=like.device)
 
 
 def belongs(plain: Tensor, weighted: Tensor, v: Tensor) -> bool:

@@ -1,23 +1,33 @@
 """Several processes that train one model, under torchrun.
 
 Every process holds the whole model and its own share of the units, places rank, rank + count, ... It
-draws its own Poisson lots, clips locally and adds up with the others by one all-reduce. Units enter
-independently of each other, so lots drawn share by share have the law of one lot drawn from all.
+draws its own Poisson lots and clips locally. Units enter independently of each other, so lots drawn
+share by share have the law of one lot drawn from all.
 
-The noise is drawn by process 0 alone and added to its sum before the all-reduce: exactly once in total.
+The sums are added up at process 0, which alone draws the noise, adds it once, rounds, and hands the
+result to all. Noise goes onto the whole sum and not onto a part of it: what is added after the rounding
+would show in the bits below it.
+
+What fails in process 0 on behalf of all (the ledger, the folder) is raised in all. A process that ends
+in any other way ends the others too, at their next exchange: at once where the connection breaks
+(gloo), else after the timeout of init_process_group; torchrun stops what is left. What was reserved
+stays charged, and the run goes on from its folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sourdine.errors import InputError
-from sourdine.rng import Source
+from sourdine import rng
+from sourdine.errors import InputError, SourdineError
 from sourdine.sgd.sampling import Indices, Lots, PoissonLots
+
+T = TypeVar("T")
 
 
 class Processes:
@@ -39,7 +49,12 @@ class Processes:
                 "several processes draw Poisson lots only; leave lots= out, or use one process."
             )
 
-    def draw(self, lots: Lots, units: int, step: int, source: Source) -> Indices:
+    def streams(self, source: rng.Source | None) -> rng.Streams:
+        """Streams of this process's own: with those of another it would draw the same lots."""
+        own = [rng.streams(source) for _ in range(self.rank + 1)]  # a seeded source is alike in all
+        return own[-1]
+
+    def draw(self, lots: Lots, units: int, step: int, source: rng.Source) -> Indices:
         """This process's share of a lot out of so many units."""
         if not isinstance(lots, PoissonLots):
             return lots.draw(step, source)
@@ -49,25 +64,52 @@ class Processes:
         share = PoissonLots(own, lots.rate * own)  # at the planned rate, however many there are
         return share.draw(step, source) * self.count + self.rank
 
-    def same_start(self, tensors: Sequence[Tensor]) -> None:
-        """Everyone takes what process 0 has."""
-        if self.count > 1:
-            for x in tensors:
-                dist.broadcast(x, 0)
-
     def add_up_(self, tensors: Sequence[Tensor]) -> None:
-        """Replaces tensors by their sum over all processes, in one exchange."""
-        if self.count == 1:
-            return
-        flat = torch.cat([x.flatten() for x in tensors])
-        dist.all_reduce(flat)
-        for x, total in zip(tensors, flat.split([x.numel() for x in tensors]), strict=True):
-            x.copy_(total.view_as(x))
+        """At process 0: replaces tensors by their sum over all processes, in one exchange."""
+        self._exchange(tensors, lambda flat: dist.reduce(flat, 0))
 
-    def tell(self, value: object) -> object:
-        """What process 0 says, told to all."""
+    def share_(self, tensors: Sequence[Tensor]) -> None:
+        """Everyone takes what process 0 has."""
+        kinds = dict.fromkeys(x.dtype for x in tensors)
+        for kind in kinds:
+            own = [x for x in tensors if x.dtype == kind]
+            self._exchange(own, lambda flat: dist.broadcast(flat, 0))
+
+    def _exchange(self, tensors: Sequence[Tensor], exchange: Callable[[Tensor], object]) -> None:
+        if self.count == 1 or not tensors:
+            return
+        with torch.no_grad():
+            flat = torch.cat([x.flatten() for x in tensors])
+            exchange(flat)
+            for x, result in zip(tensors, flat.split([x.numel() for x in tensors]), strict=True):
+                x.copy_(result.view_as(x))
+
+    def once(self, work: Callable[[], T]) -> T:
+        """Process 0 does it; all get what it returned, or raise what it raised."""
         if self.count == 1:
-            return value
-        box = [value]
+            return work()
+        answer: T | None = None
+        failure: Exception | None = None
+        if self.first:
+            try:
+                answer = work()
+            except Exception as error:  # the others wait for an answer
+                failure = error
+        told = failure if isinstance(failure, SourdineError) else None
+        if failure is not None and told is None:
+            told = SourdineError(f"process 0 failed: {failure!r}")
+        box: list[object] = [answer, told]
         dist.broadcast_object_list(box, 0)
-        return box[0]
+        if failure is not None:
+            raise failure
+        if isinstance(box[1], SourdineError):
+            raise box[1]
+        return box[0]  # type: ignore[return-value]
+
+    def hear(self, value: T) -> list[T]:
+        """What every process says, told to all."""
+        if self.count == 1:
+            return [value]
+        heard: list[T] = [value] * self.count
+        dist.all_gather_object(heard, value)
+        return heard

@@ -1,0 +1,185 @@
+"""Whether a run that goes on would repeat its steps bit by bit: one hash of all that decides them.
+
+Data: every example. Code: this room, the loss, the collation and the model's own classes, each with
+the functions and constants of its module that it names; what lies in other modules is not followed, so
+whoever changes that starts a new folder. Settings, the optimizer and what it is set to, versions,
+threads and device. Where a step cannot be repeated (a GPU without deterministic algorithms, data that
+differ from one look to the next), no two hashes agree.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Put = Callable[[bytes], object]
+_PLAIN = (str, bytes, int, float, bool, type(None))
+
+
+def agreement(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    dataset: Any,
+    *,
+    settings: Any,
+    calls: tuple[Any, ...],
+    rank: int = 0,
+    count: int = 1,
+) -> bytes:
+    """The hash of one process among `count`, which looks at its own part of the data.
+
+    It is a fact about private data: it must not leave memory but under a key.
+    """
+    device = next(model.parameters()).device
+    return digest(
+        [path.read_bytes() for path in (*sorted(_HERE.glob("*.py")), _HERE.parent / "rng.py")],
+        _machine(device),
+        settings,
+        [str(model), [module.training for module in model.modules()]],
+        [(name, x.shape, str(x.dtype), x.requires_grad) for name, x in model.named_parameters()],
+        [_code(call, set()) for call in (*calls, *_classes(model), type(optimizer))],
+        optimizer.state_dict()["param_groups"],
+        len(dataset),
+        [digest(dataset[place]) for place in range(rank, len(dataset), count)],
+    )
+
+
+def pace(optimizer: torch.optim.Optimizer) -> bytes:
+    """What the optimizer is set to now."""
+    groups = optimizer.param_groups
+    return digest([{name: x for name, x in group.items() if name != "params"} for group in groups])
+
+
+def digest(*things: Any) -> bytes:
+    """The same for equal things, in every process; never the same for things that cannot be read."""
+    found = hashlib.blake2b(digest_size=32)
+    try:
+        for x in things:
+            _feed(found.update, x)
+    except (TypeError, RecursionError):
+        found.update(os.urandom(32))
+    return found.digest()
+
+
+def _feed(put: Put, x: Any) -> None:
+    """Type, length and content, so that no two things look alike."""
+    if isinstance(x, Tensor):
+        whole = x.detach().cpu().contiguous().flatten()
+        put(f"tensor {x.dtype} {tuple(x.shape)} ".encode())
+        put(memoryview(whole.view(torch.uint8).numpy()))  # type: ignore[arg-type]
+    elif isinstance(x, np.ndarray | np.generic) and x.dtype != object:
+        put(f"array {x.dtype.descr} {x.shape} ".encode())
+        put(x.tobytes())
+    elif isinstance(x, str):
+        content = x.encode(errors="surrogatepass")
+        put(b"str %d " % len(content))
+        put(content)
+    elif isinstance(x, bytes):
+        put(b"bytes %d " % len(x))
+        put(x)
+    elif isinstance(x, int | float | complex | None):
+        put(f"{type(x).__name__} {x!r} ".encode())
+    elif isinstance(x, list | tuple):
+        put(f"{type(x).__name__} {len(x)} ".encode())
+        if {int, float, bool}.issuperset(map(type, x)):  # token ids: all at once is ten times as fast
+            put(repr([*x]).encode())
+        else:
+            for value in x:
+                _feed(put, value)
+    elif isinstance(x, Mapping):
+        put(b"mapping %d " % len(x))
+        for name, value in x.items():
+            _feed(put, name)
+            _feed(put, value)
+    elif isinstance(x, set | frozenset):
+        put(b"set %d " % len(x))
+        for part in sorted(map(digest, x)):
+            put(part)
+    elif isinstance(x, type | FunctionType):
+        put(f"name {x.__module__}.{x.__qualname__} ".encode())
+    else:
+        put(b"object ")
+        made = x.__reduce_ex__(4)  # how it would be pickled; TypeError if it cannot
+        if isinstance(made, tuple):
+            made = [*made[:3], *(list(part or ()) for part in made[3:5])]
+        _feed(put, made)
+
+
+def _code(call: Any, known: set[int]) -> Any:
+    """What a function, class or callable object does, as data."""
+    if id(call) in known:
+        return None
+    known.add(id(call))
+    if isinstance(call, functools.partial):
+        return [_code(call.func, known), _value(call.args, known), _value(call.keywords, known)]
+    if isinstance(call, MethodType):
+        return [_code(call.__func__, known), _code(type(call.__self__), known)]
+    if isinstance(call, type):
+        own = [x for x in vars(call).values() if isinstance(x, FunctionType)]
+        return [f"{call.__module__}.{call.__qualname__}", [_code(x, known) for x in own]]
+    if not isinstance(call, FunctionType):
+        return [_code(type(call), known), str(call) if isinstance(call, nn.Module) else None]
+    named = [call.__globals__.get(name) for name in sorted(_names(call.__code__))]
+    near = [
+        x for x in named if not isinstance(x, FunctionType | type) or x.__module__ == call.__module__
+    ]
+    cells = [cell.cell_contents for cell in call.__closure__ or ()]
+    given = (cells, call.__defaults__, call.__kwdefaults__, near)
+    return [_instructions(call.__code__), [_value(x, known) for x in given]]
+
+
+def _value(x: Any, known: set[int]) -> Any:
+    """A constant as it is, a function by its code, anything else by its type."""
+    if isinstance(x, (*_PLAIN, Tensor, np.ndarray)):
+        return x
+    if isinstance(x, list | tuple):
+        return [_value(part, known) for part in x]
+    if isinstance(x, dict):
+        return [[_value(part, known) for part in pair] for pair in x.items()]
+    if isinstance(x, ModuleType):
+        return x.__name__
+    if isinstance(x, nn.Module):
+        return str(x)
+    return _code(x, known) if callable(x) else f"{type(x).__module__}.{type(x).__qualname__}"
+
+
+def _instructions(code: CodeType) -> Any:
+    constants = [_instructions(x) if isinstance(x, CodeType) else x for x in code.co_consts]
+    return [code.co_code, code.co_names, code.co_freevars, constants]
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = (x for x in code.co_consts if isinstance(x, CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+def _classes(model: nn.Module) -> list[type]:
+    """The model's own classes; those of torch are known by its version."""
+    kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
+    return [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
+
+
+def _machine(device: torch.device) -> list[object]:
+    """What else decides the last bits of a sum."""
+    sure = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+    return [
+        (sys.version, torch.__version__, np.__version__),
+        (platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()),
+        (str(device), torch.cuda.get_device_name(device) if device.type == "cuda" else ""),
+        (str(torch.get_default_dtype()), torch.get_float32_matmul_precision()),
+        None if sure else os.urandom(32),
+    ]
+
+
+_HERE = Path(__file__).parent

@@ -1,0 +1,122 @@
+"""From lots to physical batches: nothing is lost, nothing is counted twice, padding weighs nothing."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from sourdine import rng  # noqa: E402
+from sourdine.errors import InputError  # noqa: E402
+from sourdine.sgd.batches import Units, batches, bucket, move  # noqa: E402
+
+CPU = torch.device("cpu")
+DATA = list(range(100, 160))
+
+
+def places(drawn: Any) -> Any:
+    return np.array(sorted(drawn), dtype=np.int64)
+
+
+def cut(units: Units, lot: Any, size: int, seed: int = 1) -> list[Any]:
+    return list(batches(units, lot, size, torch.tensor, CPU, rng.seeded(seed)))
+
+
+@given(st.integers(1, 500), st.integers(1, 500))
+def test_a_bucket_holds_its_examples(count: int, most: int) -> None:
+    count = min(count, most)
+    size = bucket(count, most)
+    assert count <= size <= most
+    assert size == 1 or -(-size // 2) < count, "half of it would do"
+
+
+@given(st.integers(1, 2000))
+def test_buckets_are_few(most: int) -> None:
+    assert len({bucket(count, most) for count in range(1, most + 1)}) <= most.bit_length() + 1
+
+
+@given(st.sets(st.integers(0, 59)), st.integers(1, 70))
+def test_every_example_once(drawn: set[int], size: int) -> None:
+    found = cut(Units(DATA), places(drawn), size)
+    assert all(len(batch.data) == len(batch.weights) == batch.units <= size for batch in found)
+    real = [int(x) for batch in found for x, w in zip(batch.data, batch.weights, strict=True) if w]
+    assert real == [100 + place for place in sorted(drawn)]
+    for batch in found:
+        assert set(batch.weights.tolist()) <= {0.0, 1.0}
+        assert batch.full == bool((batch.weights == 1).all())
+        assert set(batch.data.tolist()) <= set(real), "a batch is filled up from itself"
+
+
+def test_an_empty_lot_has_no_batches() -> None:
+    assert cut(Units(DATA), places(()), 8) == []
+
+
+@given(st.lists(st.integers(0, 9), min_size=60, max_size=60), st.integers(1, 9), st.integers(1, 40))
+def test_users(owners: list[int], most: int, size: int) -> None:
+    units = Units(DATA, owners, most)
+    names = list(dict.fromkeys(owners))
+    assert len(units) == len(names)
+    found = cut(units, places(range(len(units))), size)
+    row = 0
+    for batch in found:
+        assert len(batch.data) == batch.units * most
+        assert batch.units <= max(1, size // most)
+        pairs = zip(batch.data.view(-1, most).tolist(), batch.weights.view(-1, most).tolist(), strict=True)
+        for data, weights in pairs:
+            own = [x for x, w in zip(data, weights, strict=True) if w]
+            if not own:
+                continue
+            mine = [100 + i for i, owner in enumerate(owners) if owner == names[row]]
+            assert len(own) == len(set(own)) == min(most, len(mine))
+            assert sum(weights) == pytest.approx(1), "the average over the user's examples"
+            assert set(data) <= set(mine), "a user is filled up from nobody else"
+            row += 1
+    assert row == len(names)
+
+
+def test_the_cap_is_drawn_anew() -> None:
+    units = Units(DATA, [0] * 60, 5)
+    taken = [tuple(units.of(0, rng.seeded(seed))) for seed in range(200)]
+    assert len(set(taken)) > 190
+    assert {place for own in taken for place in own} == set(range(60))
+    assert taken[0] == tuple(units.of(0, rng.seeded(0)))
+    assert all(list(own) == sorted(own) for own in taken)
+
+
+def test_units_that_make_no_sense() -> None:
+    with pytest.raises(InputError, match="59 users are named for 60 examples"):
+        Units(DATA, [0] * 59)
+    with pytest.raises(InputError, match="most_per_user is for users"):
+        Units(DATA, None, 2)
+    for most in (0, -1, 1.5, True):
+        with pytest.raises(InputError):
+            Units(DATA, [0] * 60, most)  # type: ignore[arg-type]
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+def test_data_of_any_shape_is_moved() -> None:
+    x = torch.ones(2)
+    given = {"a": x, "b": [x, (x, "text")], "c": Pair(x, 3), "d": None}
+    found = move(given, torch.device("meta"))
+    assert found["a"].is_meta
+    assert found["b"][0].is_meta
+    assert found["b"][1][0].is_meta
+    assert found["b"][1][1] == "text"
+    assert isinstance(found["c"], Pair)
+    assert found["c"].x.is_meta
+    assert found["c"].y == 3
+    assert found["d"] is None
+
+
+def test_a_batch_of_transformers_is_moved() -> None:
+    transformers = pytest.importorskip("transformers")
+    found = move(transformers.BatchEncoding({"input_ids": torch.ones(2)}), torch.device("meta"))
+    assert found["input_ids"].is_meta
