@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from sourdine.ledger import Ledger
     from sourdine.mechanisms import Exponential, Gaussian, Laplace, NoisyMax, RandomizedResponse
     from sourdine.query import Answer, Session, Survey
+    from sourdine.sgd import Engine, clipped_sum
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ _HOMES = {
     "Budget": "sourdine.budget",
     "BudgetError": "sourdine.errors",
     "CheckError": "sourdine.errors",
+    "Engine": "sourdine.sgd",
     "Event": "sourdine.events",
     "Exponential": "sourdine.mechanisms",
     "Finding": "sourdine.audit",
@@ -66,6 +68,7 @@ _HOMES = {
     "Survey": "sourdine.query",
     "calibrate": "sourdine.accounting",
     "check_mechanism": "sourdine.audit",
+    "clipped_sum": "sourdine.sgd",
     "curve": "sourdine.accounting",
     "moments_epsilon": "sourdine.accounting",
     "renyi": "sourdine.accounting",
@@ -76,6 +79,7 @@ __all__ = [
     "Budget",
     "BudgetError",
     "CheckError",
+    "Engine",
     "Event",
     "Exponential",
     "Finding",
@@ -98,6 +102,7 @@ __all__ = [
     "Survey",
     "calibrate",
     "check_mechanism",
+    "clipped_sum",
     "curve",
     "moments_epsilon",
     "renyi",

@@ -28,6 +28,7 @@ from sourdine.budget import Budget
 from sourdine.ledger import Ledger
 from sourdine.sgd import AdamW, Engine
 
+TIGHT: dict[str, Any] = {"budget": Budget(3.0, 1e-6), "noise_multiplier": None}  # nothing will be left
 PAUSE = 0.01  # a child sleeps so long after each step, to be found at work
 
 
@@ -52,9 +53,10 @@ def engine(folder: Path | None, steps: int = 20, **changes: Any) -> Engine:
     """An engine as a script makes it that is started again and again."""
     model = changes.pop("model", None) or network()
     optimizer = changes.pop("optimizer", AdamW)(model.parameters(), lr=changes.pop("lr", 0.01))
-    budget = changes.pop("budget", Budget(3.0, 1e-6))
+    budget = changes.pop("budget", Budget(20.0, 1e-6))
     data = changes.pop("data", None) or rows()
-    settings: dict[str, Any] = {"lot_size": 8, "batch_size": 4, "save_every": 7, "loss": loss, **changes}
+    settings = {"lot_size": 8, "batch_size": 4, "save_every": 7, "noise_multiplier": 2.0, **changes}
+    settings = {"loss": loss, **settings}
     return Engine(model, optimizer, data, budget, folder=folder, steps=steps, **settings)
 
 
@@ -85,7 +87,7 @@ def child(work: Callable[[], None]) -> int:
 
 def train(place: Path, steps: int, pause: float) -> None:
     os.environ["SOURDINE_HOME"] = str(place / "home")
-    run = engine(place / "run", steps)
+    run = engine(place / "run", steps, **TIGHT)
     for lot in run.lots():
         run.step(lot)
         time.sleep(pause)
@@ -96,7 +98,7 @@ def train(place: Path, steps: int, pause: float) -> None:
 
 def begin(place: Path, steps: int) -> None:
     os.environ["SOURDINE_HOME"] = str(place / "home")
-    next(iter(engine(place / "run", steps).lots()))
+    next(iter(engine(place / "run", steps, **TIGHT).lots()))
 
 
 def wait(number: int) -> bool:
@@ -109,6 +111,7 @@ def wait(number: int) -> bool:
 
 def main(place: Path, kills: int, steps: int) -> None:
     chance = random.Random()
+    engine(None, 4, **TIGHT).charge.epsilon(4)  # what is imported late
     wait(child(lambda: begin(place / "killed", steps)))
     shutil.copytree(place / "killed", place / "whole")
     start = time.perf_counter()
@@ -122,7 +125,9 @@ def main(place: Path, kills: int, steps: int) -> None:
             time.sleep(chance.uniform(0.0, 1.2 * whole / kills))
             os.kill(number, signal.SIGKILL)
         killed += not wait(number)
-    results = {name: json.loads((place / name / "result.json").read_text()) for name in ("killed", "whole")}
+    results = {
+        name: json.loads((place / name / "result.json").read_text()) for name in ("killed", "whole")
+    }
     print(json.dumps({"kills": killed, "resumes": lives - 1, "seconds": whole, **results}))
 
 

@@ -30,7 +30,7 @@ from torch import nn
 
 from sourdine.audit import Finding, check_mechanism
 from sourdine.events import Event, GaussianEvent, PoissonEvent
-from sourdine.sgd import Engine, FixedLots, PerLayer
+from sourdine.sgd import Adaptive, Engine, FixedLots, PerLayer
 
 FALSE_ALARM = 1e-6
 SIGMA = 0.5
@@ -47,7 +47,9 @@ class TenthLess(Engine):
         self._split = (0.9 * self._split[0], 0.9 * self._split[1])
 
 
-def train(make: type[Engine], model: Any, data: Any, lot_size: float, steps: int, **settings: Any) -> Moves:
+def train(
+    make: type[Engine], model: Any, data: Any, lot_size: float, steps: int, **settings: Any
+) -> Moves:
     """How the weights moved, times the lot size: one row for each step."""
     rows: list[Any] = []
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -125,7 +127,10 @@ def one_hot(
     batch_size: int = 2048,
     **settings: Any,
 ) -> Moves:
-    """(count, steps x layers): what is seen of each of so many units, absent where pull is None."""
+    """(count, steps x layers): what is seen of each of so many units.
+
+    They are absent where pull is None; the number of records is a declared one, and stays.
+    """
     model = blank(net(at_once))
     owner = torch.arange(at_once) if users is None else torch.tensor(users)
     if pull is None:
@@ -183,10 +188,20 @@ def mixture(rate: float, sigma: float) -> Callable[[Any], Any]:
 
 
 def attack(
-    draw: Callable[[Any, int], Any], claim: Event, draws: int, neighbours: tuple[Any, Any] = (None, FAR), **more: Any
+    draw: Callable[[Any, int], Any],
+    claim: Event,
+    draws: int,
+    neighbours: tuple[Any, Any] = (None, FAR),
+    **more: Any,
 ) -> Finding:
     return check_mechanism(
-        None, neighbours, claim, draws=draws, false_alarm=FALSE_ALARM, many=draw, **{"score": total, **more}
+        None,
+        neighbours,
+        claim,
+        draws=draws,
+        false_alarm=FALSE_ALARM,
+        many=draw,
+        **{"score": total, **more},
     )
 
 
@@ -235,7 +250,7 @@ TRIALS = {
         settings(rate=0.05, sigma=0.4, steps=10), 10 * FEW_EVENT, 80_000, score=mixture(0.05, 0.4)
     ),
     "small batches, the last one padded": Trial(
-        settings(**SOME, batch_size=64, at_once=1000), SOME_EVENT, 180_000
+        settings(**SOME, batch_size=256, at_once=2000), SOME_EVENT, 180_000
     ),
     "as far above the clip as float32 can square": Trial(settings(), GAUSS, 80_000, (None, 1e19)),
     "added or removed": Trial(settings(**SOME), SOME_EVENT, 180_000, adjacency="add-remove"),
@@ -250,9 +265,7 @@ TRIALS = {
     "users with several examples": Trial(
         settings(at_once=4000, users=OWNERS, most_per_user=4), GAUSS, 80_000
     ),
-    "correlated noise": Trial(
-        correlated, FIXED.event(GAUSS, 12), 80_000, (0.0, 1.0), score=np.asarray
-    ),
+    "correlated noise": Trial(correlated, FIXED.event(GAUSS, 12), 80_000, (0.0, 1.0), score=np.asarray),
 }
 
 
@@ -275,3 +288,50 @@ def test_the_engine_keeps_its_promise(name: str) -> None:
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_tenth_less_noise_is_caught(name: str) -> None:
     assert not found(TRIALS[name], TenthLess).kept
+
+
+@pytest.mark.parametrize("pull", [math.inf, math.nan])
+def test_a_gradient_that_is_not_finite_adds_nothing(pull: float) -> None:
+    """5,000 draws; beside it in a batch are another example and its own copies, which fill it up."""
+
+    def draw(pull: float, count: int) -> Any:
+        return side_by_side(Engine, [pull, 1.0, 0.0], count, batch_size=4)[0]
+
+    assert attack(draw, GaussianEvent(100.0), 5_000, (0.0, pull), score=np.asarray).kept
+
+
+@pytest.mark.parametrize("bands", [None, 1, 4])
+def test_last_digits_show_nothing(bands: int | None) -> None:
+    """2,000 draws; noise lies on a lattice, and a sum that is not rounded to it stands out between."""
+    lots = None if bands is None else FixedLots(4, 1, steps=4, bands=bands)
+    step = 2.0**-13 if lots is None else 2.0**-13 / lots.plan().coefficients[0]
+
+    def digits(pull: float, count: int) -> Any:
+        """How far the first move is from the noise's lattice, or a finer one."""
+        more = {} if lots is None else {"lots": lots, "lot_size": 1, "steps": 4}
+        move = side_by_side(Engine, [pull, 0.0, 0.0, 0.0], count, **more)[0].astype(np.float64) / step
+        return np.abs(move - np.round(move))
+
+    claim = GAUSS if lots is None else lots.event(GAUSS, 4)
+    assert attack(digits, claim, 2_000, (0.0, 0.3), score=np.asarray).kept
+
+
+def test_what_is_attacked_is_what_is_charged() -> None:
+    def charged(**given: Any) -> Event:
+        model = blank(Row(20))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        asked = {
+            "noise_multiplier": 0.4,
+            "collate": torch.tensor,
+            "loss": lambda model, ids: model(ids),
+        }
+        engine = Engine(model, optimizer, range(20), None, **{**asked, **given})
+        for lot in engine.lots():
+            engine.step(lot)
+        return engine.ledger.history()[0].event
+
+    assert charged(lot_size=6, steps=3) == 3 * SOME_EVENT
+    assert charged(lot_size=6, steps=3, clip=Adaptive(1.0, count_noise=1.0)) == 3 * SOME_EVENT
+    assert charged(lot_size=6, steps=3, users=list(range(20))) == 3 * SOME_EVENT
+    lots = FixedLots(20, 5, steps=12, bands=4)
+    assert charged(lots=lots, steps=12, noise_multiplier=SIGMA) == FIXED.event(GAUSS, 12)

@@ -67,7 +67,9 @@ def test_users(owners: list[int], most: int, size: int) -> None:
     for batch in found:
         assert len(batch.data) == batch.units * most
         assert batch.units <= max(1, size // most)
-        pairs = zip(batch.data.view(-1, most).tolist(), batch.weights.view(-1, most).tolist(), strict=True)
+        pairs = zip(
+            batch.data.view(-1, most).tolist(), batch.weights.view(-1, most).tolist(), strict=True
+        )
         for data, weights in pairs:
             own = [x for x, w in zip(data, weights, strict=True) if w]
             if not own:

@@ -27,7 +27,11 @@ def run(optimizer: Any, weights: list[Any], steps: int, scale: float = 1.0) -> N
 
 
 @given(
-    st.floats(1e-4, 0.1), st.floats(0.01, 0.99), st.floats(0.01, 0.9999), st.floats(0, 0.5), st.integers(1, 8)
+    st.floats(1e-4, 0.1),
+    st.floats(0.01, 0.99),
+    st.floats(0.01, 0.9999),
+    st.floats(0, 0.5),
+    st.integers(1, 8),
 )
 def test_without_noise_it_is_adamw(lr: float, one: float, two: float, decay: float, steps: int) -> None:
     # torch adds eps = 1e-8 to the root, here 1e-8 is its floor: the same where roots are far above it.
@@ -65,7 +69,10 @@ def test_the_second_moment_leaves_the_noise_out(signal: float) -> None:
     found = corrected(optimizer, weight)
     assert abs(float(found.mean()) - signal**2) < 6 * float(found.std()) / 100_000**0.5
     optimizer.noise_variance = 0.95 * deviation**2
-    assert abs(float(corrected(optimizer, weight).mean()) - signal**2) > 6 * float(found.std()) / 100_000**0.5
+    assert (
+        abs(float(corrected(optimizer, weight).mean()) - signal**2)
+        > 6 * float(found.std()) / 100_000**0.5
+    )
 
 
 @pytest.mark.parametrize(("floor", "wanted"), [(None, 0.1), (0.25, 0.25)])
@@ -119,7 +126,14 @@ def test_schedulers_drive_it() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"lr": -1}, {"lr": "1"}, {"betas": (1.0, 0.9)}, {"betas": (0.9, -1)}, {"floor": 0}, {"weight_decay": -1}],
+    [
+        {"lr": -1},
+        {"lr": "1"},
+        {"betas": (1.0, 0.9)},
+        {"betas": (0.9, -1)},
+        {"floor": 0},
+        {"weight_decay": -1},
+    ],
 )
 def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError):

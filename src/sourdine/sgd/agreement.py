@@ -43,7 +43,7 @@ def agreement(
     """
     device = next(model.parameters()).device
     return digest(
-        [path.read_bytes() for path in (*sorted(_HERE.glob("*.py")), _HERE.parent / "rng.py")],
+        _ROOM,
         _machine(device),
         settings,
         [str(model), [module.training for module in model.modules()]],
@@ -183,3 +183,5 @@ def _machine(device: torch.device) -> list[object]:
 
 
 _HERE = Path(__file__).parent
+_ROOM = digest([path.read_bytes() for path in (*sorted(_HERE.glob("*.py")), _HERE.parent / "rng.py")])
+"""The code as it was loaded, not as it may be by now."""

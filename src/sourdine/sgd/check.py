@@ -8,6 +8,7 @@ padding changes the result, a layer with a memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from sourdine.errors import CheckError, InputError
 from sourdine.sgd.clipped import gradients, trained
@@ -57,30 +59,47 @@ def refuse(model: nn.Module) -> None:
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
-    """Dropout off; everything else as it is in training."""
-    modes = {module: module.training for module in model.modules()}
-    rates = {module: module.dropout for module in model.modules() if isinstance(module, nn.RNNBase)}
-    model.eval()
+    """Dropout off, everything else as in training: rates of dropout are set to zero for a while."""
+    kept: list[tuple[nn.Module, str, float]] = []
+    for module in model.modules():
+        names = [name for name in vars(module) if "drop" in name]
+        names += ["p"] if isinstance(module, _DropoutNd) else []
+        kept += [
+            (module, x, getattr(module, x)) for x in names if isinstance(getattr(module, x), float)
+        ]
+    for module, name, _ in kept:
+        setattr(module, name, 0.0)
     try:
-        for recurrent in rates:  # cuDNN runs no backward pass of these in eval mode
-            recurrent.dropout = 0.0
-            recurrent.training = modes[recurrent]
         yield
     finally:
-        for module, mode in modes.items():
-            module.training = mode
-        for recurrent, rate in rates.items():
-            recurrent.dropout = rate
+        for module, name, rate in kept:
+            setattr(module, name, rate)
+
+
+@contextmanager
+def _still(model: nn.Module, loss: Loss, batch: Any) -> Iterator[None]:
+    """Training mode without dropout; eval mode, if something random is left even so."""
+    modes = {module: module.training for module in model.modules()}
+    with quiet(model):
+        with torch.no_grad():
+            once, twice = loss(model, batch), loss(model, batch)
+        if not torch.equal(once.nan_to_num(), twice.nan_to_num()):
+            model.eval()
+        try:
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
 
 
 def compare(model: nn.Module, loss: Loss, together: Any, alone: Sequence[Any]) -> float:
     """The largest relative error of an example's gradient; CheckError where it is no rounding."""
     parameters = trained(model)
-    with quiet(model):
+    with _still(model, loss, together):
         found, _ = gradients(model, partial(loss, model, together), examples=len(alone))
         half = any(use.left.dtype.itemsize < 4 for grads in found.values() for use in grads.outers)
         formed = {name: grads.each() for name, grads in found.items()}
-        worst = 0.0
+        measured: list[tuple[float, float]] = []
         for place, one in enumerate(alone):
             value = loss(model, one)
             wanted = torch.autograd.grad(
@@ -91,8 +110,12 @@ def compare(model: nn.Module, loss: Loss, together: Any, alone: Sequence[Any]) -
                 got = formed[name][place] if name in formed else torch.zeros_like(gradient)
                 error += float((got - gradient).square().sum())
                 size += float(gradient.square().sum())
-            if size > 0 or error > 0:
-                worst = max(worst, (error / max(size, 1e-30)) ** 0.5)
+            if math.isfinite(size):  # otherwise it would add nothing
+                measured.append((error, size))
+    # Where an example has next to no gradient, rounding prevails: it counts as a part of the largest.
+    least = 1e-6 * max((size for _, size in measured), default=0.0) + 1e-30
+    shares = [error / max(size, least) for error, size in measured]
+    worst = max((math.inf if math.isnan(share) else math.sqrt(share) for share in shares), default=0.0)
     if not worst <= (0.05 if half else 1e-3):
         raise CheckError(
             f"an example's gradient is another one in a batch than alone, by {worst:.3g} of its norm: "

@@ -13,15 +13,16 @@ adds nothing. The sum over the examples itself is made in single precision.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
 from torch.utils.checkpoint import CheckpointError
 
-from sourdine.errors import InputError
+from sourdine.errors import CheckError, InputError
 from sourdine.sgd import convolution, general, recurrent, rules
 from sourdine.sgd import layout as layouts
 from sourdine.sgd.clipping import Clip, Flat
@@ -34,12 +35,23 @@ _RULES = (rules, convolution, recurrent, general)  # importing them registers th
 
 @dataclass
 class Knowledge:
-    """What was proved about a model's calls, kept from one batch to the next."""
+    """What was proved about a model's calls, kept from one batch to the next.
+
+    A proof is of one batch. It is made for every new combination of shapes, for every batch in which
+    data decide where rows go, and again after 1, 2, 4, ... and then every 64 batches: a model that
+    begins to mix examples later is found out, though not at once.
+    """
 
     choices: dict[Key, Choice] = field(default_factory=dict)
     idle: set[Key] = field(default_factory=set)  # calls that no loss depended on
     unseen: set[str] = field(default_factory=set)  # parameters with uses that the tape cannot see
     late: bool = False  # take no gradient early: some layers lead to losses in some batches only
+    batches: int = 0
+
+    def due(self, moved: bool) -> bool:
+        """Whether this batch is to be proved in any case."""
+        self.batches += 1
+        return moved or self.batches % 64 == 0 or self.batches & (self.batches - 1) == 0
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ def clipped_sum(
     found, values = gradients(
         model, losses, examples=examples, weights=weights, per_unit=per_unit, knowledge=knowledge
     )
-    with torch.no_grad():
+    with torch.no_grad(), _full_precision(values.device):
         squares: dict[str, Tensor] = {}
         rounding: Tensor | float = 0.0
         recent = Recent()
@@ -104,6 +116,23 @@ def _owned(model: nn.Module) -> Iterator[Tensor]:
             yield from (x for x in many if isinstance(x, Tensor))
 
 
+@contextmanager
+def _full_precision(device: torch.device) -> Iterator[None]:
+    """Norms and sums without TF32 or autocast: the bounds on rounding are those of single precision."""
+    asked, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    with torch.autocast(device.type, enabled=False):
+        if device.type != "cuda":
+            yield
+            return
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(asked)
+            torch.backends.cudnn.allow_tf32 = convolutions
+
+
 def trained(model: nn.Module) -> dict[str, Tensor]:
     """The parameters that are trained, each once."""
     return {name: x for name, x in model.named_parameters() if x.requires_grad}
@@ -122,6 +151,9 @@ def gradients(
     knowledge = knowledge or Knowledge()
     parameters = trained(model)
     names = {parameter: name for name, parameter in parameters.items()}
+    for parameter, name in names.items():
+        if parameter._backward_hooks:
+            raise InputError(f"{name} has a hook on its gradient, which no example's gradient passes.")
     tried: dict[Key, Choice] = {}
     refuted: set[Key] = set()
     while True:
@@ -156,12 +188,14 @@ def _backward(
     if not values.requires_grad:
         raise InputError("no loss depends on a trained parameter; is everything frozen or detached?")
     start = torch.ones_like(values) if weights is None else weights.to(values)
+    if not len(values):
+        raise InputError("there are no examples in this batch; leave it out.")
     settled = knowledge.choices.keys() | knowledge.idle
-    new = any(record.key not in settled for record in tape.records)
+    new = knowledge.due(tape.moved) or any(record.key not in settled for record in tape.records)
     early = [] if new or knowledge.late else [x for x in tape.records if x.early and x.key in settled]
     small = {id(record): _Early(record) for record in early}
     asked = [record for record in tape.records if id(record) not in small]
-    edges = [*(record.edge for record in asked), *map(get_gradient_edge, parameters.values())]
+    edges: Any = [*(record.edge for record in asked), *parameters.values()]
 
     def pull(cotangent: Tensor, keep: bool) -> list[Tensor | None]:
         try:
@@ -180,12 +214,12 @@ def _backward(
     unseen = {name for name, gradient in reached if gradient is not None}
     woken = {x.key for x, gradient in zip(asked, got, strict=False) if gradient is not None}
     woken &= knowledge.idle
-    if not keep and (late or woken or unseen):
-        knowledge.late |= late
-        knowledge.idle -= woken
-        knowledge.unseen |= unseen
-        return None
+    again = bool(woken) or (not keep and (late or bool(unseen - knowledge.unseen)))
+    knowledge.late |= late
+    knowledge.idle -= woken
     knowledge.unseen |= unseen
+    if again:
+        return None
     if new and not _prove(asked, values, got, pull, start, tape, knowledge):
         return None
     _check_apart(tape, unseen)
@@ -193,6 +227,11 @@ def _backward(
     for name in unseen:
         one = partial(torch.autograd.grad, values, parameters[name], retain_graph=True)
         each = torch.stack([one(row)[0] for row in start.diag()])
+        if not bool(torch.isfinite(each).all()):
+            raise InputError(
+                f"a gradient is not finite, and uses of {name} are not seen, so the other examples "
+                "cannot be kept apart; write that layer in torch's functions, or clean the data."
+            )
         _entry(found, name, parameters).add(_by_unit(each, per_unit))
     return found
 
@@ -224,20 +263,27 @@ def _prove(
 
     False if a guess was wrong in a way that needs another forward pass.
     """
-    v = layouts.weights(len(values), values)
+    types = {gradient.dtype for gradient in got if gradient is not None}
+    half = any(kind.itemsize < 4 for kind in types)
+    v = layouts.weights(len(values), values, powers=6 if torch.float16 in types else 16)
     again = pull(start * v, True)
     for record, plain, weighted in zip(records, got, again, strict=False):
         if plain is None or weighted is None:
             knowledge.idle.add(record.key)
             continue
-        if record.key in knowledge.choices:
-            continue
+        known = record.key in knowledge.choices
         fitting = [
             choice
-            for choice in (record.choices if not record.fixed else (record.choice,))
+            for choice in ((record.choice,) if record.fixed or known else record.choices)
             if isinstance(choice, layouts.Layout)
-            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v)
+            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v, half=half)
         ]
+        if not fitting and known:
+            raise CheckError(
+                f"examples are mixed, or their rows reordered, in {_where(record.key)}, and were not "
+                "before: what was trained since the last proof is not covered by its epsilon. Keep "
+                "every example's rows apart at all times."
+            )
         if not fitting:
             after = record.choices.index(record.choice) + 1 if record.fixed else 0
             rest = record.choices[after:]
@@ -247,7 +293,7 @@ def _prove(
             return False  # later records may have failed only because of this one
         record.choice = fitting[0]
         tape.tried[record.key] = fitting[0]
-        if len(fitting) == 1 and bool(plain.any()):
+        if len(fitting) == 1 and not tape.moved and bool(plain.any()):
             knowledge.choices[record.key] = fitting[0]
     return True
 
@@ -255,15 +301,19 @@ def _prove(
 def _check_apart(tape: Tape, unseen: set[str]) -> None:
     """Refuses a model in which no way to tell the examples' rows apart has stood the proof."""
     for key in tape.refuted & tape.asked:
-        _, function, shapes, _ = key
-        names = {name for _, name in shapes if name}
+        names = {name for _, name in key[2] if name}
         if tape.tried.get(key) == AS_IS or names & unseen:
-            where = ", ".join(sorted(names)) or "a tensor made of parameters"
             raise InputError(
-                f"the loss of one example depends on another example, seen at {where} ({function}). "
+                f"the loss of one example depends on another example, seen at {_where(key)}. "
                 "Losses must not mix examples: no batch norm, no contrast within the batch, no average "
                 "over it; or, if rows are only reordered, keep the examples' order in that layer."
             )
+
+
+def _where(key: Key) -> str:
+    """The parameters of a call, and its function."""
+    names = sorted({name for _, name in key[2] if name})
+    return f"{', '.join(names) or 'a tensor made of parameters'} ({key[1]})"
 
 
 def _collect(
@@ -294,7 +344,12 @@ def _collect(
         sources = [tape.made[key] for key in made]
         each = [grads.each().to(x.dtype) for x, grads in zip(sources, made.values(), strict=True)]
         led = torch.autograd.grad(
-            sources, list(parameters.values()), each, allow_unused=True, is_grads_batched=True
+            sources,
+            list(parameters.values()),
+            each,
+            retain_graph=True,
+            allow_unused=True,
+            is_grads_batched=True,
         )
         for name, gradient in zip(parameters, led, strict=True):
             if gradient is not None:

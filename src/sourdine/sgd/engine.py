@@ -37,9 +37,9 @@ from sourdine.sgd.clipped import Knowledge, clipped_sum, trained
 from sourdine.sgd.clipping import Adaptive, Clip, Flat
 from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
 from sourdine.sgd.folder import Folder
-from sourdine.sgd.noise import add_noise_
+from sourdine.sgd.noise import add_noise_, normal, round_
 from sourdine.sgd.processes import Processes
-from sourdine.sgd.sampling import Indices, Lots
+from sourdine.sgd.sampling import Indices, Lots, PoissonLots
 
 __all__ = ["Engine", "Lot"]
 _CHECKED = 4  # examples in the comparison with brute force
@@ -69,7 +69,8 @@ class Engine:
     users: whose each example is, for a budget with unit "user"; a user takes part with at most
     most_per_user examples. records: the declared number of units, needed under add-remove.
     batch_size: the largest physical batch; it changes memory and speed, never the result.
-    folder: where checkpoints go, every save_every steps; an unfinished run found there goes on.
+    folder: where checkpoints go, every save_every steps; an unfinished run found there goes on. Make a
+    learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
     """
 
     def __init__(
@@ -113,13 +114,7 @@ class Engine:
         self._open: Lot | None = None
         self._over = False
 
-        if lots is None:
-            lots = poisson(lot_size, len(self._units), records, adjacency(budget))
-        elif (lot_size or lots.lot_size, lots.records) != (lots.lot_size, len(self._units)):
-            raise InputError(
-                f"the lots are of size {lots.lot_size:g} out of {lots.records}, but lot_size is "
-                f"{lot_size} and there are {len(self._units)} units."
-            )
+        lots = self._planned(lots, lot_size, records, adjacency(budget))
         self.plan = lots
         self._processes.check(lots)
         found = None if folder is None else Folder(folder, self._processes)
@@ -157,6 +152,23 @@ class Engine:
             self._go_on(found)
         self._processes.share_([*self._parameters.values(), *model.buffers()])
 
+    def _planned(
+        self, lots: Lots | None, lot_size: float | None, records: int | None, adjacent: str
+    ) -> Lots:
+        """The way to draw lots: the one given, if it fits, or Poisson lots."""
+        if lots is None:
+            return poisson(lot_size, len(self._units), records, adjacent)
+        if adjacent == "add-remove" and not isinstance(lots, PoissonLots):
+            raise InputError("under add-remove the number of records is private: use Poisson lots.")
+        # Under add-remove the lots' own number of records is the declared one, whatever there is.
+        there = lots.records if adjacent == "add-remove" else len(self._units)
+        if (lot_size or lots.lot_size, records or there) != (lots.lot_size, lots.records):
+            raise InputError(
+                f"the lots are of size {lots.lot_size:g} out of {lots.records}; lot_size is {lot_size} "
+                f"and there are {records or there} units. Leave lot_size and records to the lots."
+            )
+        return lots
+
     @property
     def ledger(self) -> Ledger:
         """What the run is charged to."""
@@ -190,7 +202,9 @@ class Engine:
             yield self._open
             if self.done != step + 1:
                 raise InputError("the last lot was not used; call engine.step(lot) once for every lot.")
-        self.stop("done")
+        self._processes.once(lambda: self.stop("done"))  # recorded before anyone's key is destroyed
+        if not self._over:
+            self.stop("done")
 
     def step(self, lot: Lot) -> None:
         """One step with this lot: clip, add up, add noise, divide, and let the optimizer move."""
@@ -233,11 +247,12 @@ class Engine:
         Runs by itself on the first lot that is not empty. Raises CheckError where examples mix.
         """
         self._unchecked = False
-        source = self._streams.at("check", lot.step)
+        source, dataset = self._streams.at("check", lot.step), self._units.dataset
         places = [
             place for unit in lot._units[:_CHECKED] for place in self._units.of(int(unit), source)
         ]
-        dataset = self._units.dataset
+        while len(places) < min(_CHECKED, len(dataset)):  # a lot of one has nobody to be mixed with
+            places.append(source.below(len(dataset)))
         rows = [dataset[place] for place in places[:_CHECKED]]
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
         with torch.random.fork_rng():
@@ -262,10 +277,14 @@ class Engine:
     def _add(self, batch: Batch) -> Tensor:
         """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive)."""
         most = self._units.most
-        seed = int(torch.randint(1 << 62, ()))
+        cuda = self._device.type == "cuda"
+        state = torch.cuda.get_rng_state(self._device) if cuda else torch.get_rng_state()
 
-        def losses() -> Tensor:
-            torch.manual_seed(seed)  # a forward pass that has to be made twice drops the same
+        def losses() -> Tensor:  # a forward pass that has to be made twice drops the same
+            if cuda:
+                torch.cuda.set_rng_state(state, self._device)
+            else:
+                torch.set_rng_state(state)
             return self.loss(self.model, batch.data)
 
         result = clipped_sum(
@@ -297,16 +316,15 @@ class Engine:
             if self._correlated is None:
                 add_noise_(sums, deviation, source)
             else:
-                fresh = [torch.zeros_like(x) for x in sums]
-                add_noise_(fresh, deviation, source)
+                fresh = [normal(x.shape, source, x.device).mul_(deviation) for x in sums]
                 for total, noise in zip(sums, self._correlated.step(fresh), strict=True):
-                    total.add_(noise)
+                    round_(total.add_(noise), deviation)
             if count_noise:
                 add_noise_([count], count_noise, self._streams.at("count", step))
         self._processes.share_(released)
         for total in sums:
             total.div_(self.plan.lot_size)
-        if hasattr(self.optimizer, "noise_variance"):
+        if hasattr(self.optimizer, "noise_variance") and self._correlated is None:
             self.optimizer.noise_variance = (deviation / self.plan.lot_size) ** 2
         if isinstance(self.clip, Adaptive):
             self.clip.move(float(count), self.plan.lot_size)
@@ -316,7 +334,11 @@ class Engine:
         """Dropout from the step's own stream: a step that is run again must be the same step."""
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices):
-            torch.manual_seed(self._streams.at("model", step).below(1 << 63))
+            seed = self._streams.at("model", step).below(1 << 63)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every device
+            if devices:
+                with torch.cuda.device(self._device):
+                    torch.cuda.manual_seed(seed)
             yield
 
     # Stopping and going on
@@ -464,7 +486,11 @@ class Engine:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> None:
-    """What is trained must be what the optimizer moves."""
+    """What is trained must be what the optimizer moves, once a step."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InputError(
+            "LBFGS looks at the loss several times a step, without noise; use another one."
+        )
     moved = {id(x) for group in optimizer.param_groups for x in group["params"]}
     for name, parameter in parameters.items():
         if id(parameter) not in moved:

@@ -114,7 +114,7 @@ class Folder:
 
     def destroy_keys(self) -> None:
         """At the end: from here on nobody can draw this noise again."""
-        for path in self.key.parent.glob(f"{self.run}.*"):
+        for path in (self.key, *self.key.parent.glob(f"{self.key.name}.*")):
             path.unlink(missing_ok=True)
 
     def close(self) -> None:

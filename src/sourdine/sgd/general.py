@@ -28,6 +28,11 @@ BROADCASTING = frozenset(
 ) | {"where", "lerp", "addcmul", "scaled_dot_product_attention"}
 
 
+def broadcasts(func: Function) -> bool:
+    """Whether it is one of these."""
+    return getattr(func, "__name__", "") in BROADCASTING
+
+
 class _Unfit(Exception):
     """A layout that cannot be right for this call."""
 
@@ -51,6 +56,13 @@ class _Call:
     @property
     def others(self) -> list[Tensor]:
         return [x for x in tensors(self.args, self.kwargs) if not self.tape.tracks(x)]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it changes its first argument: then it must be run exactly once."""
+        name = getattr(self.func, "__name__", "")
+        changes = name.endswith("_") and not name.endswith("__")
+        return changes or name.startswith("__i") or name == "__setitem__" or "out" in self.kwargs
 
     def run(self, change: Any = None) -> Any:
         """Runs the function, on changed arguments if a change is given."""
@@ -77,6 +89,11 @@ class _Call:
 def _general(tape: Tape, func: Function, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     call = _Call(tape, func, args, kwargs)
     others = call.others
+    if call.in_place and (not broadcasts(func) or tape.tracks(args[0])):
+        if not tape.constant(others):
+            for x in tensors(args, kwargs):  # no longer made of parameters alone
+                tape.made.pop(id(x), None)
+        return call.run()
     fitting = tuple(dict.fromkeys(y for x in others for y in tape.batched(x, 0)))
     constant = tape.constant(others)
     if not fitting:
@@ -84,11 +101,10 @@ def _general(tape: Tape, func: Function, args: Sequence[Any], kwargs: dict[str, 
     key = tape.key(func, list(tensors(args, kwargs)))
     options: tuple[Choice, ...] = (*fitting, *((MADE,) if constant else ()), AS_IS)
     choice = tape.choose(key, options)
-    broadcasts = getattr(func, "__name__", "") in BROADCASTING
     while isinstance(choice, Layout):
         marked = len(tape.records)
         try:
-            return (_broadcast if broadcasts else _one_by_one)(call, key, options, choice)
+            return (_broadcast if broadcasts(func) else _one_by_one)(call, key, options, choice)
         except InputError:
             raise
         except (_Unfit, RuntimeError, AttributeError, IndexError, TypeError, ValueError):
@@ -161,9 +177,23 @@ def _one_by_one(call: _Call, key: Key, options: tuple[Choice, ...], at: Layout) 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")  # said once per function
         result = at.join(torch.func.vmap(one, randomness="different")(*pieces))
-    if key not in tape.choices:  # new: the function itself must agree
-        with torch.no_grad():
-            whole = call.run()
-        if whole.shape != result.shape or not torch.allclose(whole, result, rtol=1e-4, atol=1e-5):
-            raise _Unfit
+        if key not in tape.choices:  # new: the function itself must agree, for any parameters
+            _check_same(call, one, pieces, at)
     return result
+
+
+def _check_same(call: _Call, one: Any, pieces: list[Tensor], at: Layout) -> None:
+    """Raises unless the function is the same example by example, with random numbers for parameters."""
+    tape, examples = call.tape, call.tape.examples or 1
+    other = {id(x): torch.randn_like(x) for x in tensors(call.args, call.kwargs) if tape.tracks(x)}
+
+    def change(x: Any) -> Any:
+        return [change(y) for y in x] if isinstance(x, list | tuple) else other.get(id(x), x)
+
+    with torch.no_grad():
+        copies = iter(x.expand(examples, *x.shape) for x in other.values())
+        random = [next(copies) if x.is_leaf and x.requires_grad else x for x in pieces]
+        mapped = at.join(torch.func.vmap(one, randomness="different")(*random))
+        whole = call.run(change)
+        if whole.shape != mapped.shape or not torch.allclose(whole, mapped, rtol=1e-4, atol=1e-5):
+            raise _Unfit

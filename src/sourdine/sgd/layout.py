@@ -5,10 +5,12 @@ A layer sees rows, not examples: (B, T, d) with the examples first, (T, B, d) wi
 sizes of a tensor, above all when B = T; then they are told apart by `belongs`, which is exact:
 
     Let G be the gradient of sum_i losses[i] with respect to the tensor, and G' that of
-    sum_i v_i losses[i], for weights v_i that are powers of two. If each row reaches the loss of its own
-    example only, then G' = v G row by row, without rounding, and if G' = v G for weights drawn at
-    random, each row reaches its own example only (up to the chance that two examples share a weight).
+    sum_i v_i losses[i], for weights v_i = +-2^k drawn at random. If each row reaches the loss of its
+    own example only, then G' = v G row by row, without any rounding, as powers of two are exact.
+    Conversely, a row that reaches another loss j has a part of G' scaled by v_j: that shows unless
+    v_j = v_i, which a fresh draw in the next proof makes ever less likely, or gradients cancel.
 
+This proves the batch at hand. sgd/clipped.py says when it is proved again.
 The same comparison finds losses that mix examples, for which no layout is right.
 """
 
@@ -74,27 +76,31 @@ def candidates(shape: torch.Size, examples: int, features: int = 1) -> tuple[Lay
     return tuple(found)
 
 
-def weights(examples: int, like: Tensor) -> Tensor:
-    """Powers of two that tell examples apart; which example gets which is fixed but irregular.
+def weights(examples: int, like: Tensor, *, powers: int = 16) -> Tensor:
+    """Weights that tell examples apart: +-2^k with k below `powers`, drawn anew for every proof.
 
-    Up to five examples all differ. Beyond, those that are likely to be paired do: neighbours, the two
-    halves of a batch, and the two ends.
+    Neighbours always differ; any other two examples share a weight with probability 1 / (2 powers).
     """
-    source = rng.seeded(examples)
-    powers: list[int] = []
-    for place in range(examples):
-        near = powers[-4:] if examples <= 5 else powers[-1:]
-        paired = [powers[i] for i in (place - examples // 2, examples - 1 - place) if 0 <= i < place]
-        free = [power for power in range(5) if power not in near + paired]
-        powers.append(free[source.below(len(free))])
-    return torch.tensor([2.0**power for power in powers], dtype=like.dtype, device=like.device)
+    source = rng.secure()
+    drawn: list[float] = []
+    for _ in range(examples):
+        last = drawn[-1] if drawn else 0.0
+        weight = last
+        while weight == last:
+            weight = (1 - 2 * source.below(2)) * 2.0 ** source.below(powers)
+        drawn.append(weight)
+    return torch.tensor(drawn, dtype=like.dtype, device=like.device)
 
 
-def belongs(plain: Tensor, weighted: Tensor, v: Tensor) -> bool:
-    """Whether G' = v G, for G and G' as (B, ...); see the top of this file."""
-    expected = plain.reshape(len(v), -1) * v[:, None].to(plain.dtype)
-    wrong = (weighted.reshape(len(v), -1) - expected).abs()
-    known = torch.isfinite(wrong)  # an example whose gradient is not finite will be dropped
-    sizes = torch.where(torch.isfinite(expected), expected, 0.0).abs().amax(1, keepdim=True)
-    tolerance, floor = (1e-4, 1e-7) if plain.dtype == torch.float32 else (1e-2, 1e-4)
-    return bool((torch.where(known, wrong, 0.0) <= tolerance * sizes + floor * sizes.max()).all())
+def belongs(plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False) -> bool:
+    """Whether G' = v G, for G and G' as (B, ...); see the top of this file.
+
+    The bound on an example's error is relative to the norm of its gradient: 1e-4, and 0.05 where some
+    layer runs in half precision, since some GPU kernels add up in a different order each time.
+    """
+    before = plain.reshape(len(v), -1).float()
+    wrong = weighted.reshape(len(v), -1).float() / v[:, None].float() - before
+    wrong = torch.where(torch.isfinite(wrong), wrong, 0.0)  # what is not finite will be dropped
+    sizes = torch.where(torch.isfinite(before), before, 0.0).norm(dim=1)
+    tolerance, floor = (5e-2, 1e-3) if half else (1e-4, 1e-7)
+    return bool((wrong.norm(dim=1) <= tolerance * sizes + floor * sizes.max()).all())

@@ -73,12 +73,17 @@ def add_noise_(tensors: Iterable[torch.Tensor], deviation: float, source: Source
     for tensor in tensors:
         _check(tensor)
         groups.setdefault(tensor.device, []).append(tensor)
-    # Beside 1.5 * 2^23 grid steps fp32 holds whole steps only: adding and taking them away rounds.
-    shift = 1.5 * 2.0 ** (23 - _GRID_BITS + math.floor(math.log2(deviation)))
     with torch.no_grad():
         for group in groups.values():
             for piece, noise in _matched(group, source):
-                piece.add_(noise, alpha=deviation / 2).add_(shift).sub_(shift)
+                round_(piece.add_(noise, alpha=deviation / 2), deviation)
+
+
+def round_(noisy: torch.Tensor, deviation: float) -> None:
+    """Round what has noise of this deviation to the grid; its last digits would show what it hides."""
+    # Beside 1.5 * 2^23 grid steps fp32 holds whole steps only: adding and taking them away rounds.
+    shift = 1.5 * 2.0 ** (23 - _GRID_BITS + math.floor(math.log2(deviation)))
+    noisy.add_(shift).sub_(shift)
 
 
 def normal(shape: Sequence[int], source: Source, device: torch.device | str = "cpu") -> torch.Tensor:

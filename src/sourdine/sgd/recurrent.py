@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn.functional import dropout as drop
 from torch.nn.functional import linear
 
+from sourdine.errors import InputError
 from sourdine.sgd.layout import Layout
 from sourdine.sgd.rules import linear_uses
-from sourdine.sgd.tape import AS_IS, MADE, Choice, Function, Tape, rule
+from sourdine.sgd.tape import AS_IS, Choice, Function, Tape, rule
 
 Weights = Sequence[Tensor]
 
@@ -142,8 +143,13 @@ class _Layer:
         return [y, *last]
 
     def _write(self, x: Tensor, weight: Tensor, bias: Weights, shown: Tensor) -> None:
-        options: tuple[Choice, ...] = (Layout(1), MADE, AS_IS)
+        options: tuple[Choice, ...] = (Layout(1), AS_IS)
         key = self.tape.key(self.func, [x, weight])
+        if self.tape.choose(key, options) == AS_IS:
+            raise InputError(
+                f"the loss of one example depends on another example, seen at "
+                f"{self.tape.names.get(id(weight), 'a recurrent layer')}. Losses must not mix examples."
+            )
         uses = linear_uses(self.tape, x, weight, (*bias, None)[0])
         self.tape.record(key, shown, options, Layout(1), uses)
 

@@ -52,10 +52,20 @@ def write(
     if not fitting:
         return NotImplemented
     key = tape.key(func, [rows_of, *(x for x in involved if x is not None)])
-    options: tuple[Choice, ...] = (*fitting, *((MADE,) if tape.constant((rows_of,)) else ()), AS_IS)
+    others = [x for x in tensors(args, kwargs) if not tape.tracks(x)]
+    options: tuple[Choice, ...] = (*fitting, *((MADE,) if tape.constant(others) else ()), AS_IS)
     choice = tape.choose(key, options)
     if isinstance(choice, Layout):
-        return tape.record(key, run(), options, choice, uses, features=features, early=early)
+        version = rows_of._version
+
+        def unchanged(gradient: Tensor, layout: Layout) -> Iterable[tuple[Tensor, Use]]:
+            if rows_of._version != version:
+                raise InputError(
+                    f"the input of {key[1]} was changed in place after its use; use a copy."
+                )
+            return uses(gradient, layout)
+
+        return tape.record(key, run(), options, choice, unchanged, features=features, early=early)
     result = func(*args, **kwargs)
     return tape.make(result) if choice == MADE else result
 
@@ -207,6 +217,7 @@ def _bag(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any
     if ids.dim() != 2 or given.get("offsets") is not None or mode == "max":
         return NotImplemented
     padding = given.get("padding_idx")
+    padding = padding if padding is None else padding % len(weight)
     limits: Kwargs = {name: given.get(name) for name in ("max_norm", "scale_grad_by_freq")}
     rows = _embedding(tape, functional.embedding, (ids, weight, padding), limits)
     if rows is NotImplemented:

@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from sourdine.errors import InputError
 from sourdine.sgd.layout import Layout, candidates
 from sourdine.sgd.uses import Lookup, Outer
 
@@ -81,12 +82,20 @@ class Tape(TorchFunctionMode):
         self.records: list[Record] = []
         self.made: dict[int, Tensor] = {}
         self.turned: dict[int, Tensor] = {}  # transposes of parameters, by what they transpose
+        self.moved = False  # whether rows were chosen or reordered by the data
         self._calls: Counter[Key] = Counter()
 
     def __torch_function__(
         self, func: Function, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func in _DERIVATIVES:
+            raise InputError(
+                "the loss takes derivatives itself (autograd.grad or backward), in which uses of "
+                "parameters cannot be followed; write the derivative out, or leave it away."
+            )
+        if func in MOVING:
+            self.moved |= _moves(self, args, kwargs)
         result = NotImplemented
         if torch.is_grad_enabled() and any(self.tracks(x) for x in tensors(args, kwargs)):
             for rule in (RULES.get(func), *GENERAL):
@@ -99,7 +108,7 @@ class Tape(TorchFunctionMode):
         return result
 
     def tracks(self, x: Any) -> bool:
-        return id(x) in self.names or id(x) in self.made
+        return (id(x) in self.names and x.requires_grad) or id(x) in self.made
 
     def constant(self, others: Iterable[Tensor]) -> bool:
         """Whether these may be the same for all examples.
@@ -157,6 +166,13 @@ class Tape(TorchFunctionMode):
         rows: Callable[[Tensor, Layout], Tensor] | None = None,
     ) -> Tensor:
         """Writes down that the gradient of `output` gives these uses; returns what goes on instead."""
+        if output.is_complex():
+            raise InputError("parameters that meet complex numbers are not supported; use real ones.")
+        if _checkpointing():
+            raise InputError(
+                "activation checkpointing runs layers a second time, unseen; switch it off (in "
+                "transformers: model.gradient_checkpointing_disable())."
+            )
         if not output.requires_grad:
             output = _open(output, torch.empty(0, requires_grad=True))
         examples = self.examples or 1
@@ -166,7 +182,53 @@ class Tape(TorchFunctionMode):
 
         edge = get_gradient_edge(output)
         self.records.append(Record(key, edge, options, choice, rows or by_layout, uses, fixed, early))
-        return output
+        # What goes on has a place of its own in the graph, behind the recorded one: functions that
+        # change it in place, and hooks on it, come after. It shares its memory and is no view.
+        return output if output.is_leaf else torch.ops.aten._unsafe_view(output, output.shape)
+
+
+_DERIVATIVES = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
+# Functions that choose or reorder rows. Where data decide which, the next batch may decide otherwise.
+MOVING = {
+    *(Tensor.__getitem__, Tensor.__setitem__, Tensor.index_select, torch.index_select),
+    *(
+        Tensor.gather,
+        torch.gather,
+        Tensor.take_along_dim,
+        torch.take_along_dim,
+        torch.take,
+        Tensor.take,
+    ),
+    *(Tensor.masked_select, torch.masked_select, Tensor.sort, torch.sort, Tensor.topk, torch.topk),
+    *(Tensor.index_add, Tensor.index_add_, torch.index_add, Tensor.index_copy, Tensor.index_copy_),
+    *(Tensor.scatter, Tensor.scatter_, torch.scatter, Tensor.scatter_add, Tensor.scatter_add_),
+    *(torch.scatter_add, Tensor.masked_scatter, Tensor.masked_scatter_, Tensor.index_put_),
+    *(Tensor.index_put, torch._pack_padded_sequence, torch.roll, Tensor.roll),
+}
+
+
+def _moves(tape: Tape, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call moves rows that lead to the losses as other tensors say.
+
+    A lookup row by row is no move: x[arange(B), places], or a gather that leaves the examples alone.
+    """
+    moved, *rest = args
+    if not isinstance(moved, Tensor) or not moved.requires_grad or tape.tracks(moved):
+        return False
+    if not any(not x.requires_grad for x in tensors(rest, kwargs)):
+        return False
+    if not rest:
+        return True
+    first = rest[0][0] if isinstance(rest[0], tuple) and rest[0] else rest[0]
+    if isinstance(first, Tensor) and first.dtype == torch.int64 and first.dim() == 1:
+        return not torch.equal(first, torch.arange(len(moved), device=first.device))
+    return not (isinstance(first, slice) and first == slice(None))
+
+
+def _checkpointing() -> bool:
+    """Whether torch.utils.checkpoint is running this part of the model."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint"
 
 
 class _Open(torch.autograd.Function):
