@@ -12,7 +12,7 @@ adds nothing. The sum over the examples itself is made in single precision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -342,19 +342,27 @@ def _collect(
                 made.setdefault(id(owner), Gradients(owner.shape)).add(_by_unit(use, per_unit))
     if made:
         sources = [tape.made[key] for key in made]
+        for source in sources:
+            tape.check_unchanged(source)
         each = [grads.each().to(x.dtype) for x, grads in zip(sources, made.values(), strict=True)]
-        led = torch.autograd.grad(
-            sources,
-            list(parameters.values()),
-            each,
-            retain_graph=True,
-            allow_unused=True,
-            is_grads_batched=True,
-        )
+        led = _lead_back(sources, list(parameters.values()), each)
         for name, gradient in zip(parameters, led, strict=True):
             if gradient is not None:
                 _entry(found, name, parameters).add(gradient)
     return found
+
+
+def _lead_back(
+    sources: list[Tensor], parameters: list[Tensor], each: list[Tensor]
+) -> Sequence[Tensor | None]:
+    """Per-example gradients (B, ...) of made tensors, led back to the parameters they are made of."""
+    pull = partial(torch.autograd.grad, sources, parameters, retain_graph=True, allow_unused=True)
+    try:
+        together: Sequence[Tensor | None] = pull(each, is_grads_batched=True)
+        return together
+    except RuntimeError:  # some kernels cannot be run for all examples at once
+        alone = [pull([gradient[i] for gradient in each]) for i in range(len(each[0]))]
+        return [None if rows[0] is None else torch.stack(rows) for rows in zip(*alone, strict=True)]
 
 
 def _entry(found: dict[str, Gradients], name: str, parameters: dict[str, Tensor]) -> Gradients:

@@ -136,7 +136,7 @@ def _broadcast(call: _Call, key: Key, options: tuple[Choice, ...], at: Layout) -
         if shape[place] != 1:
             raise _Unfit
         size = [*shape[:place], examples, *shape[place + 1 :]]
-        copies = x.detach().reshape(shape).expand(size).requires_grad_()
+        copies = tape.free(x).reshape(shape).expand(size).requires_grad_()
         call.write(key, options, at, x, copies, place)
         return copies
 
@@ -155,7 +155,7 @@ def _one_by_one(call: _Call, key: Key, options: tuple[Choice, ...], at: Layout) 
         if not isinstance(x, Tensor):
             return x
         if tape.tracks(x):
-            pieces.append(x.detach().expand(examples, *x.shape).requires_grad_())
+            pieces.append(tape.free(x).expand(examples, *x.shape).requires_grad_())
             call.write(key, options, at, x, pieces[-1], 0)
         elif at in tape.batched(x, 0):
             pieces.append(at.split(x, examples))

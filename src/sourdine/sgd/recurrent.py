@@ -31,8 +31,8 @@ class _Lstm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, h0: Tensor, c0: Tensor, shown: Tensor, *weights: Tensor) -> Any:
-        bias = len(weights) > 2
-        y, _, c = torch.lstm(x, (h0[None], c0[None]), weights, bias, 1, 0.0, False, False, False)
+        own, bias = _apart(weights), len(weights) > 2
+        y, _, c = torch.lstm(x, (h0[None], c0[None]), own, bias, 1, 0.0, False, False, False)
         ctx.save_for_backward(x, h0, c0, y, *weights)
         return y, c[0]
 
@@ -78,7 +78,8 @@ class _Gru(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, h0: Tensor, shown: Any, hidden: Any, *weights: Tensor) -> Tensor:
-        y, _ = torch.gru(x, h0[None], weights, len(weights) > 2, 1, 0.0, False, False, False)
+        own, bias = _apart(weights), len(weights) > 2
+        y, _ = torch.gru(x, h0[None], own, bias, 1, 0.0, False, False, False)
         ctx.save_for_backward(x, h0, y, *weights)
         return y
 
@@ -110,6 +111,15 @@ class _Gru(torch.autograd.Function):
 
 _lstm: Any = _Lstm.apply
 _gru: Any = _Gru.apply
+
+
+def _apart(weights: Weights) -> list[Tensor]:
+    """Weights in memory of their own.
+
+    Where all layers' weights lie in one stretch, cuDNN takes a part of it for another layout: wrong
+    results without bias (seen with torch 2.11 on an H200).
+    """
+    return [x.clone() if x.is_cuda else x for x in weights]
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Sequence[Tensor]) -> Tensor:

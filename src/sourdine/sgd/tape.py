@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
@@ -81,6 +82,7 @@ class Tape(TorchFunctionMode):
         self.asked: set[Key] = set()
         self.records: list[Record] = []
         self.made: dict[int, Tensor] = {}
+        self._versions: dict[int, int] = {}
         self.turned: dict[int, Tensor] = {}  # transposes of parameters, by what they transpose
         self.moved = False  # whether rows were chosen or reordered by the data
         self._calls: Counter[Key] = Counter()
@@ -90,10 +92,7 @@ class Tape(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _DERIVATIVES:
-            raise InputError(
-                "the loss takes derivatives itself (autograd.grad or backward), in which uses of "
-                "parameters cannot be followed; write the derivative out, or leave it away."
-            )
+            raise InputError(_DERIVED)
         if func in MOVING:
             self.moved |= _moves(self, args, kwargs)
         result = NotImplemented
@@ -121,7 +120,18 @@ class Tape(TorchFunctionMode):
 
     def free(self, x: Any) -> Any:
         """x, detached if it is a parameter or made of parameters."""
-        return x.detach() if self.tracks(x) else x
+        if not self.tracks(x):
+            return x
+        if id(x) in self.made:
+            self._versions.setdefault(id(x), x._version)
+        return x.detach()
+
+    def check_unchanged(self, x: Tensor) -> None:
+        """Raises if a tensor made of parameters is another one now than at its first use."""
+        if x._version != self._versions.get(id(x), x._version):
+            raise InputError(
+                "a tensor made of parameters was changed in place after its use; change a copy."
+            )
 
     def key(self, func: Function, args: Iterable[Tensor]) -> Key:
         """What has to be equal for two calls to be the same call of the same model."""
@@ -166,6 +176,8 @@ class Tape(TorchFunctionMode):
         rows: Callable[[Tensor, Layout], Tensor] | None = None,
     ) -> Tensor:
         """Writes down that the gradient of `output` gives these uses; returns what goes on instead."""
+        if forward_ad._current_level >= 0:
+            raise InputError(_DERIVED)
         if output.is_complex():
             raise InputError("parameters that meet complex numbers are not supported; use real ones.")
         if _checkpointing():
@@ -187,6 +199,10 @@ class Tape(TorchFunctionMode):
         return output if output.is_leaf else torch.ops.aten._unsafe_view(output, output.shape)
 
 
+_DERIVED = (
+    "the loss takes derivatives itself (autograd.grad, backward, forward mode), in which uses of "
+    "parameters cannot be followed; write the derivative out, or leave it away."
+)
 _DERIVATIVES = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
 # Functions that choose or reorder rows. Where data decide which, the next batch may decide otherwise.
 MOVING = {
