@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "sgd"))
 
 from zoo import ZOO
 
-from sourdine.sgd.clipped import Knowledge, clipped_sum
+from sourdine.sgd.clipped import clipped_sum
+from sourdine.sgd.gradients import Knowledge
 
 
 def moved(x: object, device: str) -> object:

@@ -107,7 +107,8 @@ class Ours(Engine):
     """sourdine with torch's noise, as the peers have."""
 
     def prepare(self) -> None:
-        from sourdine.sgd.clipped import Knowledge, clipped_sum
+        from sourdine.sgd.clipped import clipped_sum
+        from sourdine.sgd.gradients import Knowledge
 
         self.knowledge, self.clipped_sum = Knowledge(), clipped_sum
 

@@ -42,7 +42,6 @@ from sourdine.sgd import (
     PerLayer,
     PoissonLots,
     ShuffledLots,
-    clipped,
     clipped_sum,
 )
 from sourdine.sgd.batches import Batch
@@ -176,7 +175,7 @@ def test_uses_counted_one_by_one_are_caught(net: Any, monkeypatch: pytest.Monkey
 
     assert 0.9999 < largest() <= 1
     assert attack(draw, GAUSS, 10_000).kept
-    monkeypatch.setattr(clipped, "Gradients", UseByUse)
+    monkeypatch.setattr("sourdine.sgd.gradients.Gradients", UseByUse)
     assert largest() == pytest.approx(math.sqrt(2), rel=1e-4)
     assert not attack(draw, GAUSS, 10_000).kept
 

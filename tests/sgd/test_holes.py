@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from sourdine import rng  # noqa: E402
 from sourdine.errors import CheckError, InputError  # noqa: E402
 from sourdine.sgd import Engine, clipped_sum, layout  # noqa: E402
-from sourdine.sgd.clipped import Knowledge  # noqa: E402
+from sourdine.sgd.gradients import Knowledge  # noqa: E402
 
 B, D = 4, 5
 MIXED = "depends on another example"

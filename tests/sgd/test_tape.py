@@ -15,7 +15,7 @@ nn = torch.nn
 
 from sourdine.errors import CheckError, InputError  # noqa: E402
 from sourdine.sgd import clipped_sum, layout  # noqa: E402
-from sourdine.sgd.clipped import Knowledge  # noqa: E402
+from sourdine.sgd.gradients import Knowledge  # noqa: E402
 
 Losses = Callable[[], Any]
 

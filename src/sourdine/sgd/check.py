@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from sourdine.errors import CheckError, InputError
-from sourdine.sgd.clipped import gradients, trained
+from sourdine.sgd.gradients import gradients, trained
 
 Loss = Callable[[nn.Module, Any], Tensor]
 

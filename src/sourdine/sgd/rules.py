@@ -163,15 +163,13 @@ def _embedding(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) 
     def run() -> Tensor:
         return functional.embedding(ids, tape.free(weight))
 
-    return write(
-        tape,
-        (func, args, kwargs),
-        run,
-        ids,
-        (weight,),
-        lookup_uses(tape, ids, weight, padding),
-        features=0,
-    )
+    uses = lookup_uses(tape, ids, weight, padding)
+    result = write(tape, (func, args, kwargs), run, ids, (weight,), uses, features=0)
+    if result is NotImplemented and tape.constant((ids,)):
+        result = tape.make(func(*args, **kwargs))
+    if id(result) in tape.made and id(weight) in tape.names:  # the same rows for all examples
+        tape.chosen[id(result)] = (weight, ids, padding)
+    return result
 
 
 def lookup_uses(tape: Tape, ids: Tensor, weight: Tensor, padding: int | None = None) -> Uses:

@@ -83,6 +83,7 @@ class Tape(TorchFunctionMode):
         self.records: list[Record] = []
         self.made: dict[int, Tensor] = {}
         self._versions: dict[int, int] = {}
+        self.chosen: dict[int, tuple[Tensor, Tensor, int | None]] = {}  # lookups among the made
         self.turned: dict[int, Tensor] = {}  # transposes of parameters, by what they transpose
         self.moved = False  # whether rows were chosen or reordered by the data
         self._calls: Counter[Key] = Counter()
