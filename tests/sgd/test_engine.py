@@ -674,3 +674,61 @@ def test_autocast_around_the_loop_is_no_harm(dtype: Any, silent: list[Any]) -> N
             found = flat(silent[-1][1])
             assert found.dtype == torch.float32
             assert float(found.norm()) <= 0.01 * count
+
+
+def test_a_run_that_is_stopped_draws_nothing_more() -> None:
+    made = engine()
+    lots = made.lots()
+    made.step(next(lots))
+    lot = next(lots)
+    made.stop("interrupt")
+    with pytest.raises(InputError, match="stopped"):
+        made.step(lot)
+    assert list(lots) == []
+    assert made.done == 1
+
+
+@pytest.mark.parametrize("kind", ["tensor", "array"])
+def test_users_may_come_as_a_tensor_or_an_array(kind: str) -> None:
+    ids = torch.arange(N) // 4
+    users = ids if kind == "tensor" else ids.numpy()
+    made = engine(users=users, most_per_user=4, lot_size=5, budget=PLENTY["user"])
+    assert made.plan.records == N // 4
+
+
+@pytest.mark.parametrize("unknown", [None, math.nan, torch.tensor(3)])
+def test_a_user_who_is_not_known_is_refused(unknown: Any) -> None:
+    with pytest.raises(InputError, match="cannot name a user"):
+        engine(users=[unknown, *range(N - 1)], lot_size=5)
+
+
+def test_delta_above_one_in_so_many_is_refused() -> None:
+    with pytest.raises(InputError, match="above one in 60"):
+        engine(budget=Budget(3, 0.02))
+
+
+def test_a_loss_that_fails_costs_nothing() -> None:
+    made = engine(loss=lambda net, batch: batch["label"])
+    with pytest.raises(TypeError):
+        next(made.lots())
+    assert made.ledger.history() == []
+
+
+def test_only_data_that_can_be_drawn_from_is_taken() -> None:
+    with pytest.raises(InputError, match="not a DataLoader"):
+        engine(data=torch.utils.data.DataLoader(DATA, batch_size=4))
+    with pytest.raises(InputError, match="len"):
+        engine(data=(row for row in DATA))
+
+
+def test_a_paused_run_goes_on_from_its_folder(tmp_path: Any) -> None:
+    made = engine(folder=tmp_path, save_every=1)
+    lots = made.lots()
+    made.step(next(lots))
+    with pytest.raises(InputError, match="in use"):
+        engine(folder=tmp_path, save_every=1)
+    made.pause()
+    again = engine(folder=tmp_path, save_every=1)
+    for lot in again.lots():
+        again.step(lot)
+    assert again.done == STEPS

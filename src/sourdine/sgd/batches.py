@@ -8,6 +8,7 @@ contribute exactly nothing, and the numbers of real examples are never counted f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -52,6 +53,12 @@ class Units:
     def __init__(
         self, dataset: Dataset, users: Sequence[Hashable] | None = None, most: int = 1
     ) -> None:
+        if hasattr(dataset, "batch_sampler"):
+            raise InputError(
+                "give the dataset itself, not a DataLoader: the engine draws its own lots."
+            )
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise InputError("a dataset must have len() and examples by their places, as a list has.")
         self.dataset = dataset
         self.most = checks.whole("most_per_user", most)
         self.examples: list[Indices] | None = None
@@ -59,6 +66,18 @@ class Units:
             if most != 1:
                 raise InputError("most_per_user is for users; say whose each example is with users=.")
             return
+        named: Any = users
+        users = named.tolist() if isinstance(named, Tensor | np.ndarray) else named
+        for user in users:
+            if (
+                isinstance(user, Tensor)
+                or user is None
+                or (isinstance(user, float) and math.isnan(user))
+            ):
+                raise InputError(
+                    f"{user!r} cannot name a user: give a number or a text for every example, and "
+                    "leave out examples whose user is not known."
+                )
         if len(users) != len(dataset):
             raise InputError(
                 f"{len(users)} users are named for {len(dataset)} examples; name one each."

@@ -7,7 +7,7 @@ from pathlib import Path
 from sourdine import checks
 from sourdine.accounting import curve, least_noise
 from sourdine.budget import Budget
-from sourdine.errors import InputError
+from sourdine.errors import BudgetError, InputError
 from sourdine.events import ComposedEvent, Event, GaussianEvent, compose
 from sourdine.ledger import Ledger
 from sourdine.ledger.record import CHARGE, RESERVE
@@ -31,7 +31,7 @@ class Charge:
         *,
         unit: str,
         noise_multiplier: float | None,
-        delta: float,
+        delta: float | None,
         label: str,
         folder: Folder | None,
         processes: Processes,
@@ -46,14 +46,22 @@ class Charge:
         if budget is None:
             if noise_multiplier is None:
                 raise InputError("give a budget, or noise_multiplier= to have epsilon reported.")
-            epsilon = curve(self.event()).epsilon_upper(checks.delta(delta))
-            budget = Budget(epsilon * (1 + 1e-9), delta, unit)
+            delta = 1e-6 if delta is None else checks.delta(delta)
+            epsilon = curve(self.event()).epsilon_upper(delta)
+            budget = Budget(max(epsilon * (1 + 1e-9), 1e-9), delta, unit)
+        elif delta is not None:
+            raise InputError("the budget says what delta is; leave delta= out, or give no budget.")
         self.ledger = _ledger(budget, folder.path if folder and processes.first else None)
         self.budget = self.ledger.budget
         if self.budget.unit != unit:
             what = "say whose each example is with users=" if unit == "example" else "leave users= out"
             raise InputError(
                 f"the budget is per {self.budget.unit}, but the units of this run are {unit}s; {what}."
+            )
+        if self.budget.delta > 1 / lots.records:
+            raise InputError(
+                f"delta is {self.budget.delta:g}, above one in {lots.records}, the number of units: it "
+                "would allow to publish one of them. Take a smaller delta."
             )
         if folder is not None and self.find(folder.run) and noise_multiplier is None:
             self.noise_multiplier = float(folder.state["noise_multiplier"])
@@ -132,9 +140,16 @@ class Charge:
         """Charges steps that may have been run before and will be run with other randomness."""
         if steps > 0:
             event, label = self.event(steps), f"{self.label}, {steps} steps run again"
-            self._processes.once(
-                lambda: self.ledger.charge(event, label, source=self.kind, data=run).id
-            )
+            try:
+                self._processes.once(
+                    lambda: self.ledger.charge(event, label, source=self.kind, data=run).id
+                )
+            except BudgetError as error:
+                raise BudgetError(
+                    f"{error} Data, settings or code are not what they were (or the keys are gone), so "
+                    f"{steps} steps that may have been run would be run with other noise. With the old "
+                    "ones they cost nothing: go back to them to go on."
+                ) from None
             self._again = compose([self._again, event])
 
 

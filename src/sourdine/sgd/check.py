@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from sourdine.errors import CheckError, InputError
-from sourdine.sgd.gradients import gradients, trained
+from sourdine.sgd.gradients import check_losses, gradients, trained
 
 Loss = Callable[[nn.Module, Any], Tensor]
 
@@ -29,6 +29,8 @@ def refuse(model: nn.Module) -> None:
     """Raises InputError for a model that no per-example clipping can make private, with what to do."""
     if hasattr(model, "module") and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
         raise InputError("give the engine the plain model (model.module): it adds up by itself.")
+    if type(model).__name__ == "OptimizedModule":
+        raise InputError("give the engine the model before torch.compile: it has to see every layer.")
     for name, module in model.named_modules():
         if isinstance(module, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d):
             if module.track_running_stats:
@@ -83,6 +85,7 @@ def _still(model: nn.Module, loss: Loss, batch: Any) -> Iterator[None]:
     with quiet(model):
         with torch.no_grad():
             once, twice = loss(model, batch), loss(model, batch)
+            check_losses(once)
         if not torch.equal(once.nan_to_num(), twice.nan_to_num()):
             model.eval()
         try:
@@ -110,15 +113,17 @@ def compare(model: nn.Module, loss: Loss, together: Any, alone: Sequence[Any]) -
                 got = formed[name][place] if name in formed else torch.zeros_like(gradient)
                 error += float((got - gradient).square().sum())
                 size += float(gradient.square().sum())
-            if math.isfinite(size):  # otherwise it would add nothing
+            if math.isfinite(size):
                 measured.append((error, size))
+            elif all(bool(torch.isfinite(rows[place]).all()) for rows in formed.values()):
+                measured.append((math.inf, 0.0))  # infinite alone, where it would add nothing
     # Where an example has next to no gradient, rounding prevails: it counts as a part of the largest.
     least = 1e-6 * max((size for _, size in measured), default=0.0) + 1e-30
     shares = [error / max(size, least) for error, size in measured]
     worst = max((math.inf if math.isnan(share) else math.sqrt(share) for share in shares), default=0.0)
     if not worst <= (0.05 if half else 1e-3):
         raise CheckError(
-            f"an example's gradient is another one in a batch than alone, by {worst:.3g} of its norm: "
+            f"an example's gradient is different in a batch than alone, by {worst:.3g} of its norm: "
             "the loss or the collation lets examples change each other. Losses must not be divided by "
             "counts over the batch, and padding must not change them (mask it, or pad to one length)."
         )

@@ -42,7 +42,8 @@ from sourdine.sgd.resuming import Resuming
 from sourdine.sgd.sampling import Indices, Lots, PoissonLots
 
 __all__ = ["Engine", "Lot"]
-_CHECKED = 4  # examples in the comparison with brute force
+_CHECKED = 6  # examples in a comparison with brute force
+_CHECKED_LOTS = 2  # so many lots are compared, beside the data before the first
 
 
 class Lot:
@@ -61,7 +62,8 @@ class Engine(Resuming):
     """A private training run; see the top of this file.
 
     budget: a Budget; a Ledger that the run is charged to; or None, with noise_multiplier and delta, to
-    have epsilon reported. Without noise_multiplier, the noise is the least that the budget allows.
+    have epsilon reported (delta is 1e-6 by default). Without noise_multiplier, the noise is the least
+    that the budget allows.
     loss: loss(model, batch) gives one loss per example, each of its own example only.
     lot_size: planned units in a lot; sums are divided by it. lots: another way to draw them
     (sgd/sampling.py, or FixedLots for correlated noise), in the place of Poisson lots.
@@ -85,7 +87,7 @@ class Engine(Resuming):
         steps: int,
         clip: float | Clip = 1.0,
         noise_multiplier: float | None = None,
-        delta: float = 1e-6,
+        delta: float | None = None,
         lots: Lots | None = None,
         users: Sequence[Hashable] | None = None,
         most_per_user: int = 1,
@@ -110,7 +112,7 @@ class Engine(Resuming):
         self._device = next(iter(self._parameters.values())).device
         self._units = Units(dataset, users, most_per_user)
         self._processes = Processes()
-        self._knowledge, self._unchecked = Knowledge(), check
+        self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
         self._open: Lot | None = None
         self._over = False
 
@@ -184,17 +186,24 @@ class Engine(Resuming):
         """The lots that are left to do; the whole plan is charged before the first is drawn."""
         if self._over:
             raise InputError("this run is over; make a new engine for another one.")
+        if self._to_check > _CHECKED_LOTS:  # before the charge: a loss that fails costs nothing
+            self._to_check = _CHECKED_LOTS
+            if len(self._units.dataset):
+                self._compare([], self._streams.at("first check"))
         run = "" if self._folder is None else self._folder.run
         self.charge.reserve(self._streams.kind, run)
         if self._correlated is not None and self._correlated.steps != self.done:
             raise InputError("a step was interrupted half way; go on from the folder, or stop the run.")
         self._keep()
         for step in range(self.done, self.steps):
+            streams = self._streams
             if step % self._save_every == 0 or self._off_pace:
                 self._keep()
             source = self._streams.at("lot", self.plan.stream(step))
             self._open = Lot(step, self._processes.draw(self.plan, len(self._units), step, source))
             yield self._open
+            if self._streams is not streams:
+                return  # stopped from within the loop
             if self.done != step + 1:
                 raise InputError("the last lot was not used; call engine.step(lot) once for every lot.")
         self._processes.once(lambda: self.stop("done"))  # recorded before anyone's key is destroyed
@@ -203,10 +212,13 @@ class Engine(Resuming):
 
     def step(self, lot: Lot) -> None:
         """One step with this lot: clip, add up, add noise, divide, and let the optimizer move."""
-        if lot is not self._open:
+        if self._over:
+            raise InputError("this run was stopped; nothing more can be drawn from it.")
+        if self._open is None or lot is not self._open:
             raise InputError("this lot was used before, or is of another run; use each lot once.")
         self._open = None
-        if self._unchecked and len(lot._units):
+        if self._to_check and len(lot._units):
+            self._to_check -= 1
             self.check(lot)
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -236,19 +248,30 @@ class Engine(Resuming):
             self._folder.close()
             self._folder = None
 
+    def pause(self) -> None:
+        """Lets go of the folder, from which another engine can go on; nothing is given back."""
+        self._over, self._open = True, None
+        if self._folder is not None:
+            self._folder.close()
+            self._folder = None
+
     def check(self, lot: Lot) -> float:
         """Compares the engine with brute force on some examples of the lot; gives the largest error.
 
-        Runs by itself on the first lot that is not empty. Raises CheckError where examples mix.
+        Runs by itself on some of the data before anything is charged, and on the first two lots that
+        are not empty. Raises CheckError where examples change each other.
         """
-        self._unchecked = False
-        source, dataset = self._streams.at("check", lot.step), self._units.dataset
-        places = [
-            place for unit in lot._units[:_CHECKED] for place in self._units.of(int(unit), source)
-        ]
-        while len(places) < min(_CHECKED, len(dataset)):  # a lot of one has nobody to be mixed with
+        source = self._streams.at("check", lot.step)
+        units = [int(unit) for unit in lot._units]
+        chosen = [units.pop(source.below(len(units))) for _ in range(min(_CHECKED, len(units)))]
+        return self._compare([self._units.of(unit, source)[0] for unit in chosen], source)
+
+    def _compare(self, places: list[int], source: rng.Source) -> float:
+        """Compares with brute force on these examples, filled up with others: one mixes with none."""
+        dataset = self._units.dataset
+        while len(places) < min(_CHECKED, len(dataset)):
             places.append(source.below(len(dataset)))
-        rows = [dataset[place] for place in places[:_CHECKED]]
+        rows = [dataset[place] for place in places]
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
         with torch.random.fork_rng():
             together = move(self.collate(rows), self._device)
@@ -330,7 +353,7 @@ class Engine(Resuming):
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             seed = self._streams.at("model", step).below(1 << 63)
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every device
+            torch.default_generator.manual_seed(seed)  # torch's own function would seed every device
             if devices:
                 with torch.cuda.device(self._device):
                     torch.cuda.manual_seed(seed)

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import CheckpointError
 from sourdine.errors import CheckError, InputError
 from sourdine.sgd import convolution, general, recurrent, rules
 from sourdine.sgd import layout as layouts
-from sourdine.sgd.tape import AS_IS, Choice, Key, Record, Tape, Use
+from sourdine.sgd.tape import AS_IS, CHECKPOINTING, Choice, Key, Record, Tape, Use
 from sourdine.sgd.uses import Gradients, Lookup, Outer
 
 _RULES = (rules, convolution, recurrent, general)  # importing them registers the rules
@@ -77,7 +77,7 @@ def gradients(
         with torch.enable_grad():
             with tape:
                 values = losses()
-            _check_losses(values, examples)
+            check_losses(values, examples)
             if tape.examples != len(values):
                 examples = len(values)
                 if tape.records or tape.made:
@@ -114,10 +114,7 @@ def _backward(
         try:
             got = torch.autograd.grad(values, edges, cotangent, retain_graph=keep, allow_unused=True)
         except CheckpointError:
-            raise InputError(
-                "activation checkpointing runs layers a second time, unseen; switch it off (in "
-                "transformers: model.gradient_checkpointing_disable())."
-            ) from None
+            raise InputError(CHECKPOINTING) from None
         return list(got)
 
     keep = new or bool(knowledge.unseen)
@@ -135,6 +132,8 @@ def _backward(
     knowledge.unseen |= unseen
     if again:
         return None
+    if new:
+        _check_graph(values)
     if new and not _prove(asked, values, got, pull, start, tape, knowledge):
         return None
     _check_apart(tape, unseen)
@@ -184,7 +183,7 @@ def _prove(
     """
     types = {gradient.dtype for gradient in got if gradient is not None}
     half = any(kind.itemsize < 4 for kind in types)
-    v = layouts.weights(len(values), values, powers=6 if torch.float16 in types else 16)
+    v = layouts.weights(len(values), values, powers=6 if torch.float16 in types else 64)
     again = pull(start * v, True)
     for record, plain, weighted in zip(records, got, again, strict=False):
         if plain is None or weighted is None:
@@ -215,6 +214,19 @@ def _prove(
         if len(fitting) == 1 and not tape.moved and bool(plain.any()):
             knowledge.choices[record.key] = fitting[0]
     return True
+
+
+def _check_graph(values: Tensor) -> None:
+    """Refuses reentrant checkpointing, whose layers are no part of the graph."""
+    seen, left = set[Any](), [values.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise InputError(CHECKPOINTING)
+        seen.add(node)
+        left += [parent for parent, _ in node.next_functions]
 
 
 def _check_apart(tape: Tape, unseen: set[str]) -> None:
@@ -312,7 +324,8 @@ def _stacked(x: Tensor, per_unit: int) -> Tensor:
     return x.reshape(-1, per_unit * x.shape[1], x.shape[2])
 
 
-def _check_losses(values: Tensor, examples: int | None) -> None:
+def check_losses(values: object, examples: int | None = None) -> None:
+    """Raises unless these are one loss per example."""
     if not isinstance(values, Tensor) or values.dim() != 1:
         got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise InputError(

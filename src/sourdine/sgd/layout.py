@@ -76,20 +76,18 @@ def candidates(shape: torch.Size, examples: int, features: int = 1) -> tuple[Lay
     return tuple(found)
 
 
-def weights(examples: int, like: Tensor, *, powers: int = 16) -> Tensor:
-    """Weights that tell examples apart: +-2^k with k below `powers`, drawn anew for every proof.
+def weights(examples: int, like: Tensor, *, powers: int = 64) -> Tensor:
+    """Weights that tell examples apart: +-2^k with k below `powers`, dealt out anew for every proof.
 
-    Neighbours always differ; any other two examples share a weight with probability 1 / (2 powers).
+    None is dealt twice before all were: up to 2 powers examples, all are different.
     """
     source = rng.secure()
     drawn: list[float] = []
-    for _ in range(examples):
-        last = drawn[-1] if drawn else 0.0
-        weight = last
-        while weight == last:
-            weight = (1 - 2 * source.below(2)) * 2.0 ** source.below(powers)
-        drawn.append(weight)
-    return torch.tensor(drawn, dtype=like.dtype, device=like.device)
+    while len(drawn) < examples:
+        deck = [sign * 2.0**k for k in range(powers) for sign in (1, -1)]
+        dealt = [deck.pop(source.below(len(deck))) for _ in range(len(deck))]
+        drawn += dealt[::-1] if drawn and dealt[0] == drawn[-1] else dealt  # neighbours differ
+    return torch.tensor(drawn[:examples], dtype=like.dtype, device=like.device)
 
 
 def belongs(plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False) -> bool:

@@ -182,10 +182,7 @@ class Tape(TorchFunctionMode):
         if output.is_complex():
             raise InputError("parameters that meet complex numbers are not supported; use real ones.")
         if _checkpointing():
-            raise InputError(
-                "activation checkpointing runs layers a second time, unseen; switch it off (in "
-                "transformers: model.gradient_checkpointing_disable())."
-            )
+            raise InputError(CHECKPOINTING)
         if not output.requires_grad:
             output = _open(output, torch.empty(0, requires_grad=True))
         examples = self.examples or 1
@@ -200,6 +197,10 @@ class Tape(TorchFunctionMode):
         return output if output.is_leaf else torch.ops.aten._unsafe_view(output, output.shape)
 
 
+CHECKPOINTING = (
+    "activation checkpointing runs layers a second time, unseen; switch it off (in transformers: "
+    "model.gradient_checkpointing_disable())."
+)
 _DERIVED = (
     "the loss takes derivatives itself (autograd.grad, backward, forward mode), in which uses of "
     "parameters cannot be followed; write the derivative out, or leave it away."
