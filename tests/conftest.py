@@ -7,6 +7,9 @@ import tempfile
 
 from hypothesis import HealthCheck, settings
 
+# One thread a process: pytest runs several, and torch's threads would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Keys of the tests are made in a folder of their own, never in the user's.
 os.environ["SOURDINE_HOME"] = tempfile.mkdtemp(prefix="sourdine-tests-")
 atexit.register(shutil.rmtree, os.environ["SOURDINE_HOME"], ignore_errors=True)
