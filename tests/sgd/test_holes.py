@@ -646,3 +646,29 @@ def test_reentrant_checkpointing_is_refused() -> None:
 
     with pytest.raises(InputError, match="checkpointing"):
         clipped_sum(model, losses, 1.0)
+
+
+def test_a_small_layer_that_wakes_up_between_proofs_is_proved_first() -> None:
+    # Time first, and as many positions as examples: the first guess of its rows is wrong.
+    size = 4
+    model = nn.ModuleDict({"first": nn.Linear(D, D), "norm": nn.LayerNorm(D), "head": nn.Linear(D, 1)})
+    x, knowledge = torch.randn(size, size, D), Knowledge()
+    with torch.no_grad():
+        model["norm"].weight.copy_(torch.randn(D))
+
+    def losses(awake: bool) -> torch.Tensor:
+        hidden = model["first"](x)  # (T, B, D)
+        seen = model["norm"](hidden)
+        y = seen.tanh() if awake else hidden
+        return model["head"](y)[..., 0].square().sum(0)
+
+    for _ in range(2):  # proofs: nothing depends on the norm
+        clipped_sum(model, lambda: losses(False), 1.0, knowledge=knowledge)
+    model.zero_grad()
+    found = clipped_sum(model, lambda: losses(True), 1.0, knowledge=knowledge)  # no proof is due
+    weights = list(model.parameters())
+    wanted = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(one, weights, retain_graph=True)]).norm()
+        for one in losses(True)
+    ]
+    torch.testing.assert_close(found.norms, torch.stack(wanted), rtol=1e-5, atol=1e-6)

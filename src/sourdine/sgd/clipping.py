@@ -66,7 +66,7 @@ class Flat(Clip):
 
 
 @dataclass(frozen=True)
-class Automatic(Clip):
+class Automatic(Flat):
     """c = clip / (|g| + small): every contribution is brought to about the same norm.
 
     Bu et al. 2023, "Automatic clipping"; `small` keeps tiny gradients from being blown up. Below it,
@@ -77,12 +77,8 @@ class Automatic(Clip):
     small: float = 0.01
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "clip", checks.positive("clip", self.clip))
+        super().__post_init__()
         object.__setattr__(self, "small", checks.positive("small", self.small))
-
-    @property
-    def bound(self) -> float:
-        return self.clip
 
     def factors(
         self, squares: Mapping[str, Tensor], rounding: Tensor | float, none: Tensor

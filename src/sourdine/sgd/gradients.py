@@ -66,7 +66,9 @@ def gradients(
     names = {parameter: name for name, parameter in parameters.items()}
     for parameter, name in names.items():
         if parameter._backward_hooks:
-            raise InputError(f"{name} has a hook on its gradient, which no example's gradient passes.")
+            raise InputError(
+                f"{name} has a hook, which per-example gradients do not go through; remove it."
+            )
     tried: dict[Key, Choice] = {}
     refuted: set[Key] = set()
     while True:
@@ -105,7 +107,8 @@ def _backward(
         raise InputError("there are no examples in this batch; leave it out.")
     settled = knowledge.choices.keys() | knowledge.idle
     new = knowledge.due(tape.moved) or any(record.key not in settled for record in tape.records)
-    early = [] if new or knowledge.late else [x for x in tape.records if x.early and x.key in settled]
+    proved = [x for x in tape.records if x.key in knowledge.choices]  # an idle call may wake up
+    early = [] if new or knowledge.late else [x for x in proved if x.early]
     small = {id(record): _Early(record) for record in early}
     asked = [record for record in tape.records if id(record) not in small]
     edges: Any = [*(record.edge for record in asked), *parameters.values()]
