@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ nn = torch.nn
 
 from sourdine.errors import CheckError, InputError  # noqa: E402
 from sourdine.sgd import clipped_sum, layout  # noqa: E402
-from sourdine.sgd.gradients import Knowledge  # noqa: E402
+from sourdine.sgd.gradients import Knowledge, gradients  # noqa: E402
 
 Losses = Callable[[], Any]
 
@@ -389,3 +390,27 @@ def test_losses_that_are_none(losses: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         clipped_sum(net, lambda: losses(net, x), 0.5, examples=5)
     assert all(w.grad is None for w in net.parameters())
+
+
+@pytest.mark.parametrize("pass_", [1, 2, 3])  # proved, proved again, known
+def test_a_pass_leaves_nothing_for_the_garbage_collector(pass_):
+    """On a GPU the graph of one batch is gigabytes, and Python's collector does not count them."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 2))
+    x, knowledge = torch.randn(6, 4), Knowledge()
+
+    def losses():
+        return model(x).square().sum(1)
+
+    for _ in range(pass_ - 1):
+        gradients(model, losses, knowledge=knowledge)
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gradients(model, losses, knowledge=knowledge)
+        gc.collect()
+        assert not [x for x in gc.garbage if isinstance(x, torch.Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()

@@ -76,17 +76,20 @@ def gradients(
         tape.tried, tape.refuted = tried, refuted
         if refuted:  # is it data, or the same for all examples? Followed only when that is the question
             tape.constants = {id(x): x for x in _owned(model)}
-        with torch.enable_grad():
-            with tape:
-                values = losses()
-            check_losses(values, examples)
-            if tape.examples != len(values):
-                examples = len(values)
-                if tape.records or tape.made:
-                    tried = {}
-                    continue
-                tape.examples = examples
-            done = _backward(tape, values, parameters, weights, per_unit, knowledge)
+        try:
+            with torch.enable_grad():
+                with tape:
+                    values = losses()
+                check_losses(values, examples)
+                if tape.examples != len(values):
+                    examples = len(values)
+                    if tape.records or tape.made:
+                        tried = {}
+                        continue
+                    tape.examples = examples
+                done = _backward(tape, values, parameters, weights, per_unit, knowledge)
+        finally:
+            tape.forget()
         if done is not None:
             return done, values.detach()
 

@@ -127,6 +127,11 @@ class Tape(TorchFunctionMode):
             self._versions.setdefault(id(x), x._version)
         return x.detach()
 
+    def forget(self) -> None:
+        """Lets go of the graph: records know the tape, and Python would keep both for a while."""
+        self.records = []
+        self.made, self.chosen, self.turned, self.constants = {}, {}, {}, None
+
     def check_unchanged(self, x: Tensor) -> None:
         """Raises if a tensor made of parameters is another one now than at its first use."""
         if x._version != self._versions.get(id(x), x._version):
