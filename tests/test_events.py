@@ -29,6 +29,7 @@ from sourdine.events import (
     PateEvent,
     PoissonEvent,
     RandomizedResponseEvent,
+    SelectionEvent,
     ShuffledEvent,
     TruncatedPoissonEvent,
     ZcdpEvent,
@@ -57,6 +58,7 @@ EVERY_KIND: list[Event] = [
     ZcdpEvent(0.125, "zero-out"),
     TruncatedPoissonEvent(0.01, 10_000, 160, GaussianEvent(1.0)),
     CorrelatedEvent(1.5, (0.8, 0.6), 30, 3, 10, True),
+    SelectionEvent(GaussianEvent(2.0), 0.5, 0.1),
 ]
 positive = st.floats(1e-6, 1e6)
 simple = st.one_of(

@@ -23,6 +23,7 @@ from sourdine.events import (
     NonPrivateEvent,
     PoissonEvent,
     RandomizedResponseEvent,
+    SelectionEvent,
     compose,
 )
 
@@ -85,6 +86,9 @@ def to_dp_event(event: Event) -> DpEvent:
         case FixedSizeEvent():
             inner = to_dp_event(event.event)
             return dp.SampledWithoutReplacementDpEvent(event.records, event.sample, inner)
+        case SelectionEvent() if event.eta >= 0:
+            # It states the law by its mean, which gives gamma back to nine digits, on the safe side.
+            return dp.RepeatAndSelectDpEvent(to_dp_event(event.event), event.expected, event.eta)
         case NonPrivateEvent():
             return dp.NonPrivateDpEvent()
         case ForeignEvent():

@@ -369,6 +369,62 @@ class PateEvent(Event):
 
 
 @dataclass(frozen=True)
+class SelectionEvent(Event):
+    """The best of K independent trials, each of which is `event` on the same data; only it is released.
+
+    "Best" is by a score that is part of what a trial puts out, so `event` pays for training *and*
+    scoring. K has a truncated negative binomial law and stays secret: P(K = k) is proportional to
+    (1 - gamma)^k prod_{0 < l < k} (l + eta) / (l + 1), for k = 1, 2, ... (eta 1: geometric, eta 0:
+    logarithmic; Papernot and Steinke 2022). Where settings differ, every trial draws its own at random
+    from the same list, and `event` covers each of them.
+    """
+
+    kind: ClassVar[str] = "selection"
+    event: Event
+    eta: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        _check_event(self.event)
+        eta, gamma = trials_law(self.eta, self.gamma)
+        object.__setattr__(self, "eta", eta)
+        object.__setattr__(self, "gamma", gamma)
+
+    @property
+    def data_dependent(self) -> bool:
+        return self.event.data_dependent
+
+    @property
+    def expected(self) -> float:
+        """E[K]: how many trials are run on average."""
+        return expected_trials(self.eta, self.gamma)
+
+
+def trials_law(eta: float, gamma: float) -> tuple[float, float]:
+    """The checked parameters of a truncated negative binomial law: eta > -1, 0 < gamma < 1."""
+    eta, gamma = checks.finite("eta", eta), checks.probability("gamma", gamma)
+    if not -1 < eta <= 1000:
+        raise InputError(
+            f"eta is {eta:g}, but it must lie above -1 and at most at 1000; 0 or 1 is usual."
+        )
+    if gamma < 1e-12:
+        raise InputError(f"gamma is {gamma:g}, but at least 1e-12 can be accounted for.")
+    return eta, gamma
+
+
+def expected_trials(eta: float, gamma: float) -> float:
+    """E[K] = (1 - gamma) eta / (gamma (1 - gamma^eta)); (1 - gamma) / (gamma ln(1/gamma)) at eta 0.
+
+    Both are (1 - gamma) / (gamma s) times x / (1 - e^-x) with s = ln(1/gamma) and x = eta s, which
+    loses no digits anywhere: not at eta near 0, nor at gamma near 1, where it comes to 1.
+    """
+    eta, gamma = trials_law(eta, gamma)
+    s = -math.log(gamma)
+    x = eta * s
+    return max(1.0, (1 - gamma) / (gamma * s) * (x / -math.expm1(-x) if x else 1.0))
+
+
+@dataclass(frozen=True)
 class NonPrivateEvent(Event):
     """A release without any protection: its epsilon is infinite."""
 

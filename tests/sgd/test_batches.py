@@ -122,3 +122,23 @@ def test_a_batch_of_transformers_is_moved() -> None:
     transformers = pytest.importorskip("transformers")
     found = move(transformers.BatchEncoding({"input_ids": torch.ones(2)}), torch.device("meta"))
     assert found["input_ids"].is_meta
+
+
+class Sized(list[str]):
+    @property
+    def sizes(self) -> list[int]:
+        return [len(text) for text in self]
+
+
+def test_texts_of_like_length_share_a_batch() -> None:
+    texts = Sized(["a" * n for n in (9, 1, 8, 2, 7, 3, 6, 4)])
+    lot = np.arange(8)
+    found = list(batches(Units(texts), lot, 2, list, torch.device("cpu"), rng.seeded(1)))
+    assert [[len(text) for text in batch.data] for batch in found] == [[9, 8], [7, 6], [4, 3], [2, 1]]
+
+
+def test_a_user_is_as_large_as_the_longest_text() -> None:
+    texts = Sized(["a", "a" * 9, "aaaa", "aaa", "aaaaa", "aa"])
+    units = Units(texts, ["x", "x", "y", "y", "z", "z"], most=2)
+    found = list(batches(units, np.arange(3), 2, list, torch.device("cpu"), rng.seeded(1)))
+    assert [sorted(map(len, batch.data)) for batch in found] == [[1, 9], [2, 5], [3, 4]]

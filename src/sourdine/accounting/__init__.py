@@ -17,6 +17,7 @@ from sourdine.accounting.composition import (
 from sourdine.accounting.curves import Interval, PrivacyCurve, curve
 from sourdine.accounting.loss import PrivacyLoss
 from sourdine.accounting.rdp import Renyi, moments_epsilon, renyi, zcdp_epsilon
+from sourdine.accounting.selection import calibrate_trial
 
 __all__ = [
     "Interval",
@@ -30,6 +31,7 @@ __all__ = [
     "amplified",
     "basic",
     "calibrate",
+    "calibrate_trial",
     "curve",
     "gaussian_sigma",
     "gaussian_sigma_classic",

@@ -31,6 +31,7 @@ from sourdine.events import (
     NonPrivateEvent,
     PoissonEvent,
     RandomizedResponseEvent,
+    SelectionEvent,
     ShuffledEvent,
     TruncatedPoissonEvent,
     compose,
@@ -265,6 +266,10 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
     if not isinstance(event, Event):
         raise InputError(f"{event!r} is no event; build one, for instance GaussianEvent(1.0).")
     parts = event.parts
+    if any(isinstance(part, SelectionEvent) for part, _ in parts):
+        from sourdine.accounting.selection import selection_curve  # noqa: PLC0415 (it needs curves)
+
+        return selection_curve(event, adjacency, accuracy)
     if any(isinstance(part, TruncatedPoissonEvent) for part, _ in parts):
         return _truncated(event, adjacency, accuracy)
     if any(isinstance(part, NonPrivateEvent) for part, _ in parts):

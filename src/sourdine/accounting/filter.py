@@ -40,7 +40,7 @@ from sourdine.accounting.dominating import worst
 from sourdine.accounting.rdp import improved, pure, renyi
 from sourdine.budget import Budget
 from sourdine.errors import ContradictionError, NotAccountable
-from sourdine.events import DiscreteGaussianEvent, Event, NonPrivateEvent, PateEvent
+from sourdine.events import DiscreteGaussianEvent, Event, NonPrivateEvent, SelectionEvent
 
 _APPROXIMATE = 0.25  # the share of delta that is kept for approximate releases
 _PLAN = 0.05  # the share of that which one plan takes when it enters as a promise
@@ -188,7 +188,7 @@ def _part(event: Event, adjacency: str, order: float) -> Cost | None:
     """One uncomposed event, or None where only its curve is known."""
     if isinstance(event, NonPrivateEvent):
         return Cost(math.inf, math.inf, 0.0)
-    if isinstance(event, PateEvent):
+    if event.data_dependent:
         raise NotAccountable(
             "the cost of these votes was computed from private data and bounds nothing for others; "
             "charge the data-independent event of the answers."
@@ -206,6 +206,8 @@ def _part(event: Event, adjacency: str, order: float) -> Cost | None:
 
 def _pure(event: Event, adjacency: str) -> tuple[float, float]:
     """The largest loss, and the mass that has no bound; (inf, 0) where losses have no end."""
+    if isinstance(event, SelectionEvent):
+        return _pure_selection(event, adjacency)
     try:
         found = worst(event, adjacency)
     except NotAccountable:
@@ -216,3 +218,16 @@ def _pure(event: Event, adjacency: str) -> tuple[float, float]:
         return math.inf, 0.0
     highest = max(found.forward.high, found.backward.high)
     return highest, max(found.forward.infinite, found.backward.infinite)
+
+
+def _pure_selection(event: SelectionEvent, adjacency: str) -> tuple[float, float]:
+    """(2 + eta) epsilon for trials that are epsilon-DP (accounting/selection.py)."""
+    epsilon = 0.0
+    for part, count in event.event.parts:
+        if isinstance(part, NonPrivateEvent):
+            return math.inf, 0.0
+        most, infinite = _pure(part, adjacency)
+        if infinite:
+            return math.inf, 0.0
+        epsilon += count * most
+    return (2 + event.eta) * epsilon * (1 + 1e-15), 0.0

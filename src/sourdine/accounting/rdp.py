@@ -33,6 +33,7 @@ from sourdine.events import (
     PateEvent,
     PoissonEvent,
     RandomizedResponseEvent,
+    SelectionEvent,
     ShuffledEvent,
     ZcdpEvent,
 )
@@ -236,6 +237,10 @@ def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
         case ZcdpEvent():
             distance(event, adjacency)
             return [event.rho * order for order in orders]
+        case SelectionEvent():
+            from sourdine.accounting.selection import divergences  # noqa: PLC0415 (it needs renyi)
+
+            return divergences(event, adjacency, orders)
         case PateEvent():
             return _pate(event, adjacency, orders)
         case NonPrivateEvent():

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from sourdine.cli import account, calibrate, demo, figures, ledger, query, survey
+from sourdine.cli import account, calibrate, demo, fetch, figures, ledger, query, report, survey, verify
 from sourdine.errors import SourdineError
 
 app = typer.Typer(
@@ -28,8 +28,11 @@ app = typer.Typer(
 )
 app.command("account")(account.account)
 app.command("calibrate")(calibrate.calibrate)
+app.command("fetch")(fetch.fetch)
 app.command("figures")(figures.figures)
 app.command("query")(query.query)
+app.command("report")(report.report)
+app.command("verify")(verify.verify)
 app.add_typer(survey.app, name="survey", no_args_is_help=True)
 app.add_typer(ledger.app, name="ledger", no_args_is_help=True)
 app.command("demo")(demo.demo)

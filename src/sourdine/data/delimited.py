@@ -38,7 +38,7 @@ class File:
         self.path = path
         self.name = path.name
         self.delimiter = delimiter
-        self.encoding = _encoding(encoding)
+        self.encoding = known_encoding(encoding)
         self._check_wide()
         self.columns = self._columns()
 
@@ -181,7 +181,7 @@ def _problem(step: Callable[[int, bool, list[Any] | None], Any], *how: Any) -> A
         return str(error)
 
 
-def _encoding(name: str) -> str:
+def known_encoding(name: str) -> str:
     """Python's name for an encoding of text."""
     try:
         "".encode(name)

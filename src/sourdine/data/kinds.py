@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind_is
@@ -61,6 +62,31 @@ def named(column: Any, label: str) -> Any:
         f"{label} tells who is who, but holds numbers that need not be whole, by which two persons "
         "could become one; turn it into text or whole numbers without gaps."
     )
+
+
+def written(column: Any, label: str) -> Any:
+    """A column of texts or classes as large_string; two different numbers never become one text.
+
+    A whole number has no point, also where a gap beside it made the column one of doubles.
+    """
+    settled = settle(column, label)
+    if not kind_is.is_float64(settled.type):
+        return settled
+    if kind_is.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not kind_is.is_floating(column.type):
+        return column.cast(pa.large_string())
+    return pa.chunked_array(
+        [[_number(value) for value in chunk.to_numpy(zero_copy_only=False)] for chunk in column.chunks],
+        pa.large_string(),
+    )
+
+
+def _number(value: np.floating[Any]) -> str | None:
+    if np.isnan(value):
+        return None
+    whole = abs(value) < checks.MOST and value == int(value)
+    return str(int(value) if whole else value)
 
 
 def _settled(column: Any, label: str) -> Any:

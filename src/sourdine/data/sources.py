@@ -1,7 +1,7 @@
-"""Where a table comes from: files, frames and plain Python columns, all seen as Arrow columns.
+"""Where a table comes from: files, frames, datasets, plain columns, all seen as Arrow columns.
 
-pandas and polars are recognised by their class and never imported here: who passes a frame has
-them already.
+pandas, polars and datasets are recognised by their class and never imported here: who passes a frame
+has them already.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sourdine import checks
-from sourdine.data import delimited
+from sourdine.data import delimited, json_lines
 from sourdine.errors import InputError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".csv.gz": ",", ".tsv.gz": "\t"}
-KNOWN = (*DELIMITERS, ".parquet")
+JSON = tuple(kind + packed for kind in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz"))
+KNOWN = (*DELIMITERS, ".parquet", *JSON)
 PANDAS_INDEX = "__index_level_"
 UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, ArithmeticError, NotImplementedError)
 
@@ -31,25 +33,32 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, ArithmeticError
 class Source:
     """A table before it is loaded: its name for messages, its columns, and how to load some.
 
-    `written` says that its cells are strings that may stand for numbers.
+    `written` says that its cells are strings that may stand for numbers; `path` is its file, if any.
     """
 
     name: str
     columns: tuple[str, ...]
     load: Callable[[list[int]], list[Any]]
     written: bool = False
+    path: Path | None = None
 
 
 def find(source: Any, encoding: str) -> Source:
     """Look at a source without loading its columns."""
+    if isinstance(source, Source):
+        return source
     if isinstance(source, str | Path):
         return _file(source, encoding)
     if isinstance(source, pa.Table | pa.RecordBatch):
         return _columns("an Arrow table", source.schema.names, source.column)
-    if _is_frame(source, "pandas"):
+    if _is(source, "datasets", "Dataset"):
+        return _dataset(source)
+    if _is(source, "datasets", "DatasetDict", "IterableDatasetDict", "IterableDataset"):
+        raise InputError(_unsplit(source))
+    if _is(source, "pandas", "DataFrame"):
         # By position: names may be doubled, and are checked later.
         return _columns("a pandas frame", list(source.columns), lambda at: source.iloc[:, at])
-    if _is_frame(source, "polars"):
+    if _is(source, "polars", "DataFrame"):
         return _columns("a polars frame", source.columns, source.to_series)
     if isinstance(source, Mapping):
         values = list(source.values())
@@ -57,15 +66,49 @@ def find(source: Any, encoding: str) -> Source:
     hint = " (call collect() on it)" if type(source).__name__ == "LazyFrame" else ""
     raise InputError(
         f"a table cannot be read from a value of type {type(source).__name__}{hint}; give a path that "
-        f"ends in {', '.join(KNOWN)}, a pandas or polars DataFrame, a pyarrow Table or a dict of lists."
+        f"ends in {', '.join(KNOWN)}, a pandas or polars DataFrame, a pyarrow Table, a "
+        "datasets.Dataset or a dict of lists."
     )
 
 
-def _is_frame(source: Any, library: str) -> bool:
+def _is(source: Any, library: str, *names: str) -> bool:
     return any(
-        base.__name__ == "DataFrame" and base.__module__.split(".")[0] == library
+        base.__name__ in names and base.__module__.split(".")[0] == library
         for base in type(source).__mro__
     )
+
+
+def _dataset(source: Any) -> Source:
+    """A datasets.Dataset as it is seen by its user: after select, filter, shuffle and the like."""
+    name, titles = "a datasets.Dataset", tuple(source.column_names)
+
+    def load(places: list[int]) -> list[Any]:
+        wanted = [titles[at] for at in places]
+        try:
+            table = source.select_columns(wanted).with_format("arrow")[:]
+            return [_classes(table[title], source.features.get(title)) for title in wanted]
+        except UNREADABLE:
+            pass
+        raise InputError(f"{name} cannot be read: its files may be gone or damaged; load it again.")
+
+    return Source(name, titles, load)
+
+
+def _classes(column: Any, feature: Any) -> Any:
+    """Classes by their names where the dataset knows them; -1 stands for none, as on the hub."""
+    if type(feature).__name__ != "ClassLabel" or not feature.names:
+        return column
+    known = pc.if_else(pc.less(column, 0), pa.scalar(None, column.type), column)
+    return pc.take(pa.chunked_array([pa.array(feature.names)]), known)
+
+
+def _unsplit(source: Any) -> str:
+    kind = type(source).__name__
+    if not isinstance(source, Mapping):
+        return f"an {kind} has no fixed rows; load it without streaming, as a datasets.Dataset."
+    splits = ", ".join(repr(str(split)) for split in source)
+    first = repr(str(next(iter(source), "train")))
+    return f"a {kind} holds several tables ({splits}); take one of them, such as data[{first}]."
 
 
 def _file(given: str | Path, encoding: str) -> Source:
@@ -93,8 +136,12 @@ def _file(given: str | Path, encoding: str) -> Source:
         ) from None
     if suffix == ".parquet":
         return _parquet(path)
-    file = delimited.File(path, DELIMITERS[suffix], encoding)
-    return Source(path.name, file.columns, file.load, written=True)
+    file: delimited.File | json_lines.File
+    if suffix in JSON:
+        file = json_lines.File(path, encoding)
+    else:
+        file = delimited.File(path, DELIMITERS[suffix], encoding)
+    return Source(path.name, file.columns, file.load, written=True, path=path)
 
 
 def _parquet(path: Path) -> Source:
@@ -120,7 +167,7 @@ def _parquet(path: Path) -> Source:
             raise InputError(damaged) from None
         return list(table.columns)
 
-    return Source(path.name, tuple(names[at] for at in kept), load)
+    return Source(path.name, tuple(names[at] for at in kept), load, path=path)
 
 
 def _columns(name: str, names: Sequence[Any], column: Callable[[int], Any]) -> Source:

@@ -83,20 +83,23 @@ def read(
     missing: Mapping[str, float] | None = None,
     encoding: str = "utf-8",
     names: Sequence[str] = (),
+    written: Sequence[str] = (),
 ) -> Table:
     """Load and check a table.
 
-    source: a path to .csv, .tsv (either also as .gz) or .parquet; a pandas or polars DataFrame; a
-    pyarrow Table; or a dict of sequences. The index of a pandas frame is not read.
+    source: a path to .csv, .tsv, .jsonl, .ndjson or .json with an object a line (each also as .gz) or
+    .parquet; a pandas or polars DataFrame; a pyarrow Table; a datasets.Dataset; a dict of sequences;
+    or what `sources.find` made of one. The index of a pandas frame is not read.
     columns: the columns to read, in this order; the others are neither read nor checked. An empty list
     tells the number of rows alone.
     missing: for a column of numbers, the value that takes the place of missing, NaN and infinite
     ones. Without it such a column is refused. It is chosen without looking at the data.
-    encoding: how the characters of a .csv or .tsv are written; nothing else needs it.
+    encoding: how the characters of a text file are written; nothing else needs it.
     names: columns that tell who is who; they are text, whatever they look like.
+    written: columns of texts or classes; they are text too, and numbers of any kind are written out.
     """
     found = sources.find(source, encoding)
-    path = Path(source).expanduser() if isinstance(source, str | Path) else None
+    path = found.path
     if isinstance(columns, list) and not columns:
         rows = len(found.load([0])[0]) if found.columns else 0
         if rows == 0:
@@ -117,6 +120,8 @@ def read(
         label = f"column {name!r} of {found.name}"
         if name in names:
             settled = kinds.named(array, label)
+        elif name in written:
+            settled = kinds.written(array, label)
         else:
             settled = kinds.settle(kinds.guess(array) if found.written else array, label)
         if pa.types.is_float64(settled.type):

@@ -3,6 +3,7 @@
 from sourdine.mechanisms.additive import Gaussian, Laplace
 from sourdine.mechanisms.choice import Exponential, NoisyMax
 from sourdine.mechanisms.response import RandomizedResponse, Share
+from sourdine.mechanisms.selection import RandomTrials
 from sourdine.mechanisms.sensitivity import Ball, Moves
 from sourdine.mechanisms.vocabulary import OpenCounts
 
@@ -14,6 +15,7 @@ __all__ = [
     "Moves",
     "NoisyMax",
     "OpenCounts",
+    "RandomTrials",
     "RandomizedResponse",
     "Share",
 ]

@@ -1,0 +1,159 @@
+"""Records of text for a task: one text or a pair, perhaps a label, perhaps whose it is.
+
+Guarantee: as for tables, whatever can be wrong with a record is found by `read_corpus`, no later step
+fails because of one record, and no message quotes a text, a label or a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from sourdine.data import columns, tables
+from sourdine.data.sources import Source, find
+from sourdine.errors import InputError
+
+FEWEST = 20
+"""Records below which nothing can be learnt that is not about somebody."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Corpus:
+    """Records of one or two texts each. Made by `read_corpus`.
+
+    texts: one list for each text column. labels: text, whatever they look like; "" where missing.
+    users: whose record it is. name: where it came from, for messages. path: its file, if it was one.
+    text, label, user: the names of the columns. candidates: other columns that may name the person.
+    """
+
+    texts: tuple[list[str], ...]
+    labels: list[str] | None
+    users: list[str] | None
+    name: str
+    path: Path | None
+    text: tuple[str, ...]
+    label: str | None = None
+    user: str | None = None
+    candidates: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.texts[0])
+
+    def take(self, indices: Iterable[int]) -> Corpus:
+        """The records at these places, in this order."""
+        places = [int(index) for index in indices]
+        if not all(0 <= place < len(self) for place in places):
+            raise InputError(f"an index is outside of 0 to {len(self) - 1}, the places of the records.")
+        return replace(
+            self,
+            texts=tuple([column[place] for place in places] for column in self.texts),
+            labels=None if self.labels is None else [self.labels[place] for place in places],
+            users=None if self.users is None else [self.users[place] for place in places],
+        )
+
+    def table(self) -> tables.Table:
+        """The same columns as a table, for its fingerprint."""
+        named = dict(zip(self.text, self.texts, strict=True))
+        if self.label is not None and self.labels is not None:
+            named[self.label] = self.labels
+        if self.user is not None and self.users is not None:
+            named[self.user] = self.users
+        arrays = {name: pa.array(cells, pa.large_string()) for name, cells in named.items()}
+        return tables.Table(len(self), tuple(arrays), {}, arrays, self.name, self.path)
+
+    def __repr__(self) -> str:
+        # The generated one would print the texts.
+        parts = [f"text={list(self.text)}"]
+        parts += [f"label={self.label!r}"] * (self.label is not None)
+        parts += [f"user={self.user!r}"] * (self.user is not None)
+        return f"Corpus({self.name!r}, {len(self)} records, {', '.join(parts)})"
+
+
+def read_corpus(
+    source: str | Path | Mapping[str, Sequence[Any]] | Any,
+    *,
+    text: str | Sequence[str] | None,
+    label: str | None,
+    user: str | None = None,
+    encoding: str = "utf-8",
+    labelled: bool = True,
+) -> Corpus:
+    """Load and check the records of a task.
+
+    source: all that `tables.read` takes. text: one column, or two for a task on pairs. label: the
+    column of classes. user: the column that says whose record it is; it becomes the unit. Texts, labels
+    and users stay as they were written. labelled: False for a task without labels; else a missing text
+    or label column is an error that says which columns there are and which look right.
+    """
+    texts = _texts(text)
+    found = find(source, encoding)
+    if not texts or (labelled and label is None):
+        raise InputError(columns.propose(found).sentence(found.name))
+    names = [*texts, *(name for name in (label, user) if name is not None)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"column {twice!r} is named twice; text, label and user are different columns."
+        )
+    written = [name for name in names if name != user]
+    users = [] if user is None else [user]
+    table = tables.read(found, columns=names, names=users, written=written)
+    corpus = Corpus(
+        tuple(table.text(name).to_pylist() for name in texts),
+        None if label is None else table.text(label).to_pylist(),
+        None if user is None else table.text(user).to_pylist(),
+        *(table.name, table.path, texts, label, user),
+        _candidates(found, names) if user is None else (),
+    )
+    _check(corpus)
+    return corpus
+
+
+def _texts(text: object) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    names = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, Iterable) else ()
+    if len(names) not in {1, 2} or not all(isinstance(name, str) for name in names):
+        raise InputError("text must name one column, or two for pairs, such as text='note'.")
+    return names
+
+
+def _check(corpus: Corpus) -> None:
+    records, name = len(corpus), corpus.name
+    if records < FEWEST:
+        raise InputError(
+            f"{name} holds {records} records, and fewer than {FEWEST} cannot hide one among them; add "
+            "records."
+        )
+    for title, column in zip(corpus.text, corpus.texts, strict=True):
+        if not any(text.strip() for text in column):
+            raise InputError(f"column {title!r} of {name} is empty in every row; name the one of text.")
+    if corpus.users is not None and not all(user.strip() for user in corpus.users):
+        raise InputError(
+            f"column {corpus.user!r} of {name} has rows that name nobody; name their persons, or leave "
+            "these rows out."
+        )
+    if corpus.labels is None:
+        return
+    classes = len(set(corpus.labels) - {""})
+    if classes < 2:
+        held = "no label at all" if classes == 0 else "only one class"
+        raise InputError(
+            f"column {corpus.label!r} of {name} holds {held}, so there is nothing to tell apart; name "
+            "another column, or add records of another class."
+        )
+    if classes > columns.MOST_CLASSES or classes > records / 2:
+        raise InputError(
+            f"column {corpus.label!r} of {name} has {classes:,} different values in {records:,} rows, "
+            "so it looks like an id or free text; name the column of classes."
+        )
+
+
+def _candidates(found: Source, used: Sequence[str]) -> tuple[str, ...]:
+    """Columns whose name looks like a person and in which somebody stands more than once."""
+    others = [name for name in found.columns if name not in used and found.columns.count(name) == 1]
+    return tuple(name for name in columns.like_persons(others) if columns.repeats(found, name))
