@@ -8,7 +8,7 @@ from sourdine import checks
 from sourdine.accounting import curve, least_noise
 from sourdine.budget import Budget
 from sourdine.errors import BudgetError, InputError
-from sourdine.events import ComposedEvent, Event, GaussianEvent, compose
+from sourdine.events import NOTHING, Event, GaussianEvent, compose
 from sourdine.ledger import Ledger
 from sourdine.ledger.record import CHARGE, RESERVE
 from sourdine.sgd.folder import Folder
@@ -21,6 +21,9 @@ class Charge:
 
     Guarantee: `reserve` puts the whole plan on the ledger, or raises BudgetError; nothing may be drawn
     before. noise_multiplier is the least that fits, unless one is given.
+
+    also: what else is released beside the steps (the labels, noisy metrics). It is part of the same
+    plan, fixed in advance, so that one curve covers all; whoever draws it does so after `reserve`.
     """
 
     def __init__(
@@ -35,12 +38,13 @@ class Charge:
         label: str,
         folder: Folder | None,
         processes: Processes,
+        also: Event = NOTHING,
     ) -> None:
-        self.lots, self.steps, self.label = lots, steps, label
-        self._processes = processes
+        self.lots, self.steps, self.label, self.unit = lots, steps, label, unit
+        self.also, self.folder, self.processes = also, folder, processes
         self.reservation: int | None = None
         self.kind, self.reserved, self.settled = "", "", False
-        self._again: Event = ComposedEvent(())
+        self._again: Event = NOTHING
         if noise_multiplier is not None:
             self.noise_multiplier = checks.positive("noise_multiplier", noise_multiplier)
         if budget is None:
@@ -69,10 +73,14 @@ class Charge:
             self.noise_multiplier = processes.once(self._least)
 
     def event(self, steps: int | None = None, noise: float | None = None) -> Event:
-        """What so many steps cost, by default all of them."""
+        """What the plan costs with so many steps, by default all of them."""
         count = self.steps if steps is None else steps
-        release = GaussianEvent(self.noise_multiplier if noise is None else noise)
-        return self.lots.event(release, count) if count else ComposedEvent(())
+        made = self.training(count, self.noise_multiplier if noise is None else noise)
+        return compose([self.also, made]) if self.also.parts else made
+
+    def training(self, steps: int, noise: float) -> Event:
+        """What the steps alone cost."""
+        return self.lots.event(GaussianEvent(noise), steps) if steps else NOTHING
 
     def epsilon(self, steps: int) -> float:
         """An upper bound on epsilon after so many steps, and those run twice, at the budget's delta."""
@@ -101,9 +109,11 @@ class Charge:
 
     def reserve(self, source: str, run: str) -> None:
         """Charges the whole plan; in all processes or in none."""
+        event = self.event()
+        if self.reservation is not None and self.reserved not in ("", event.to_json()):
+            raise InputError("this run was reserved with another plan; go on with its settings.")
         if self.reservation is None:
-            event = self.event()
-            self.reservation = self._processes.once(
+            self.reservation = self.processes.once(
                 lambda: self.ledger.reserve(event, self.label, source=source, data=run).id
             )
 
@@ -113,7 +123,7 @@ class Charge:
         planned = dict(plan.parts)
         if any(count > planned.get(part, 0) for part, count in ran.parts):
             ran = plan  # steps that have a price only together
-        if self.reservation is not None and not self.settled and self._processes.first:
+        if self.reservation is not None and not self.settled and self.processes.first:
             self.ledger.settle(self.reservation, ran, because)
         self.reservation = None
 
@@ -130,7 +140,7 @@ class Charge:
                     return entry.id, entry.text, entry.source, entry.id in closed, again
             return None
 
-        found = self._processes.once(look)
+        found = self.processes.once(look)
         if found is not None:
             self.reservation, self.reserved, self.kind, self.settled, again = found
             self._again = compose([Event.from_json(text) for text in again])
@@ -139,9 +149,10 @@ class Charge:
     def again(self, steps: int, run: str) -> None:
         """Charges steps that may have been run before and will be run with other randomness."""
         if steps > 0:
-            event, label = self.event(steps), f"{self.label}, {steps} steps run again"
+            event = self.training(steps, self.noise_multiplier)
+            label = f"{self.label}, {steps} steps run again"
             try:
-                self._processes.once(
+                self.processes.once(
                     lambda: self.ledger.charge(event, label, source=self.kind, data=run).id
                 )
             except BudgetError as error:

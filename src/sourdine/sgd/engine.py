@@ -63,7 +63,7 @@ class Engine(Resuming):
 
     budget: a Budget; a Ledger that the run is charged to; or None, with noise_multiplier and delta, to
     have epsilon reported (delta is 1e-6 by default). Without noise_multiplier, the noise is the least
-    that the budget allows.
+    that the budget allows. A Charge is a plan made before, with its own lots, steps, noise and folder.
     loss: loss(model, batch) gives one loss per example, each of its own example only.
     lot_size: planned units in a lot; sums are divided by it. lots: another way to draw them
     (sgd/sampling.py, or FixedLots for correlated noise), in the place of Poisson lots.
@@ -80,11 +80,11 @@ class Engine(Resuming):
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         dataset: Dataset,
-        budget: Budget | Ledger | None,
+        budget: Budget | Ledger | Charge | None,
         *,
         loss: Loss,
         lot_size: float | None = None,
-        steps: int,
+        steps: int | None = None,
         clip: float | Clip = 1.0,
         noise_multiplier: float | None = None,
         delta: float | None = None,
@@ -102,7 +102,7 @@ class Engine(Resuming):
     ) -> None:
         refuse(model)
         self.model, self.optimizer, self.loss = model, optimizer, loss
-        self.steps = checks.whole("steps", steps)
+        self.steps = checks.whole("steps", budget.steps if isinstance(budget, Charge) else steps or 0)
         self.clip = clip if isinstance(clip, Clip) else Flat(clip)
         self.batch_size, self.collate = checks.whole("batch_size", batch_size), collate
         self.done = 0
@@ -111,26 +111,35 @@ class Engine(Resuming):
         _check_optimizer(optimizer, self._parameters)
         self._device = next(iter(self._parameters.values())).device
         self._units = Units(dataset, users, most_per_user)
-        self._processes = Processes()
+        self._processes = budget.processes if isinstance(budget, Charge) else Processes()
         self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
         self._open: Lot | None = None
         self._over = False
 
-        lots = self._planned(lots, lot_size, records, adjacency(budget))
-        self.plan = lots
-        self._processes.check(lots)
-        found = None if folder is None else Folder(folder, self._processes)
-        self.charge = Charge(
-            budget,
-            lots,
-            self.steps,
-            unit="example" if users is None else "user",
-            noise_multiplier=noise_multiplier,
-            delta=delta,
-            label=label,
-            folder=found,
-            processes=self._processes,
-        )
+        unit = "example" if users is None else "user"
+        if isinstance(budget, Charge):
+            others = (lot_size, steps, noise_multiplier, delta, lots, records, folder)
+            if budget.unit != unit or any(other is not None for other in others):
+                raise InputError(
+                    f"the plan is made: for {budget.unit}s, and with all that is asked for."
+                )
+            self.charge = budget
+            self._processes.check(budget.lots)
+        else:
+            lots = self._planned(lots, lot_size, records, adjacency(budget))
+            self._processes.check(lots)
+            self.charge = Charge(
+                budget,
+                lots,
+                self.steps,
+                unit=unit,
+                noise_multiplier=noise_multiplier,
+                delta=delta,
+                label=label,
+                folder=None if folder is None else Folder(folder, self._processes),
+                processes=self._processes,
+            )
+        lots = self.plan = self.charge.lots
         self._split = (self.noise_multiplier, 0.0)
         if isinstance(self.clip, Adaptive):
             self._split = self.clip.split(self.noise_multiplier, lots.lot_size)
@@ -141,7 +150,7 @@ class Engine(Resuming):
         self._save_every = checks.whole("save_every", save_every)
         self._folder: Folder | None = None
         self._reached, self._off_pace = 0, False
-        if found is not None:
+        if self.charge.folder is not None:
             self._facts = agreement(
                 model,
                 optimizer,
@@ -151,7 +160,7 @@ class Engine(Resuming):
                 rank=self._processes.rank,
                 count=self._processes.count,
             )
-            self._go_on(found)
+            self._go_on(self.charge.folder)
         self._processes.share_([*self._parameters.values(), *model.buffers()])
 
     def _planned(

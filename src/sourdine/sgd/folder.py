@@ -1,7 +1,8 @@
 """A run folder: checkpoints that survive a kill, and a lock against a second run.
 
-The folder holds `checkpoint.pt` (model, optimizer, steps done, the reservation in the ledger, no
-secrets), `pace` (with which settings the optimizer made each step) and `lock` (not on Windows). The key
+The folder holds `run` (a name for the ledger), `checkpoint.pt` (model, optimizer, steps done, the
+reservation in the ledger, no secrets), `pace` (with which settings the optimizer made each step) and
+`lock` (not on Windows); `clear` removes them when the run is over. The key
 of the random streams lives in the user's config folder and is destroyed when the run is over.
 
 Guarantee: a run that goes on with the same key, data, settings and code draws the same lots and the
@@ -54,13 +55,18 @@ class Folder:
         return home() / "keys" / f"{self.run}.{self._processes.rank}"
 
     def take(self) -> None:
-        """Locks the folder until the process ends, however it ends."""
+        """Locks the folder until the process ends, however it ends, and names the run."""
+        if self._lock >= 0:
+            return
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.path / "lock")
         if self._lock == -1 or self._stamp() != self._seen:
             raise InputError(
                 f"the folder {self.path} is in use by another run; wait for it, or name another folder."
             )
+        _write(
+            self.path / "run", self.run.encode()
+        )  # a reservation is found again before any checkpoint
 
     def streams(self) -> Streams | None:
         return Streams.load(self.key)
@@ -117,6 +123,11 @@ class Folder:
         for path in (self.key, *self.key.parent.glob(f"{self.key.name}.*")):
             path.unlink(missing_ok=True)
 
+    def clear(self) -> None:
+        """Removes what only a run that goes on needs."""
+        for name in ("checkpoint.pt", "pace", "run", "lock"):
+            (self.path / name).unlink(missing_ok=True)
+
     def close(self) -> None:
         if self._lock >= 0:
             os.close(self._lock)
@@ -137,7 +148,9 @@ class Folder:
     def _read(self) -> dict[str, Any]:
         path = self.path / "checkpoint.pt"
         if not path.exists():
-            return {"run": secrets.token_hex(8), "step": 0, "reservation": None}
+            name = self.path / "run"
+            run = name.read_text() if name.exists() else secrets.token_hex(8)
+            return {"run": run, "step": 0, "reservation": None}
         try:
             state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
             whole = state.pop("hash") == digest(state).hex()

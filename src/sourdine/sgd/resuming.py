@@ -83,7 +83,7 @@ class Resuming:
         try:
             self._processes.once(folder.take)
             self._folder, self._groups = folder, pace(self.optimizer).hex()
-            if self.charge.reservation is None:
+            if self.charge.reservation is None or "model" not in folder.state:
                 self._start(folder)
             else:
                 self._take_up(folder)
