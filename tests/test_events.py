@@ -26,6 +26,7 @@ from sourdine.events import (
     GdpEvent,
     LaplaceEvent,
     NonPrivateEvent,
+    ParallelEvent,
     PateEvent,
     PoissonEvent,
     RandomizedResponseEvent,
@@ -59,6 +60,7 @@ EVERY_KIND: list[Event] = [
     TruncatedPoissonEvent(0.01, 10_000, 160, GaussianEvent(1.0)),
     CorrelatedEvent(1.5, (0.8, 0.6), 30, 3, 10, True),
     SelectionEvent(GaussianEvent(2.0), 0.5, 0.1),
+    ParallelEvent((10 * PoissonEvent(0.1, GaussianEvent(1.5)), GaussianEvent(4.0))),
 ]
 positive = st.floats(1e-6, 1e6)
 simple = st.one_of(
@@ -115,6 +117,7 @@ def test_events_are_frozen() -> None:
 def test_data_dependence_shows_through_composition() -> None:
     pate = PateEvent((2.0,), (0.1,), "zero-out")
     assert (pate + GaussianEvent(1.0)).data_dependent
+    assert ParallelEvent((pate, GaussianEvent(1.0))).data_dependent
     assert not (2 * GaussianEvent(1.0)).data_dependent
 
 
@@ -141,6 +144,9 @@ def test_data_dependence_shows_through_composition() -> None:
         lambda: FixedSizeEvent(10, 11, GaussianEvent(1.0)),
         lambda: ShuffledEvent(1.0, 0),
         lambda: CorrelatedEvent(1.0, (1.0, 0.5), 10, 2, 1),
+        lambda: ParallelEvent(()),
+        lambda: ParallelEvent((GaussianEvent(1.0), NOTHING)),
+        lambda: ParallelEvent(GaussianEvent(1.0)),
         lambda: PateEvent((), (), "zero-out"),
         lambda: PateEvent((1.0,), (0.1,), "zero-out"),
         lambda: PateEvent((2.0,), (-0.1,), "zero-out"),
@@ -204,6 +210,15 @@ def test_only_events_add_up() -> None:
             "damaged",
         ),
         ('{"format": "sourdine.event", "version": 1, "event": {"kind": ["a"]}}', "kind"),
+        ('{"format": "sourdine.event", "version": 1, "event": {"kind": "parallel"}}', "damaged"),
+        (
+            '{"format": "sourdine.event", "version": 1, "event": {"kind": "parallel", "events": 3}}',
+            "at least one",
+        ),
+        (
+            '{"format": "sourdine.event", "version": 1, "event": {"kind": "parallel", "events": [[]]}}',
+            "no kind",
+        ),
         (
             '{"format": "sourdine.event", "version": 1, "event": {"kind": "gaussian", "noise_multiplier": NaN}}',
             "above zero",

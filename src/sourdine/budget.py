@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sourdine import checks
+from sourdine import checks, notebook
 
 
 @dataclass(frozen=True)
@@ -27,3 +27,6 @@ class Budget:
         object.__setattr__(self, "delta", checks.delta(self.delta))
         checks.one_of("unit", self.unit, checks.UNITS)
         checks.adjacency(self.adjacency)
+
+    def _repr_html_(self) -> str:
+        return notebook.budget(self)

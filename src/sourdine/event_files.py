@@ -48,6 +48,8 @@ def _event(plain: object) -> Event:
         return repeat(_items(given.get("items")))
     if "event" in given:
         given["event"] = _event(given["event"])
+    if isinstance(given.get("events"), list):
+        given["events"] = [_event(part) for part in given["events"]]
     for name, value in given.items():
         if isinstance(value, list):
             given[name] = tuple(value)

@@ -425,6 +425,30 @@ def expected_trials(eta: float, gamma: float) -> float:
 
 
 @dataclass(frozen=True)
+class ParallelEvent(Event):
+    """Events on disjoint parts of the data: each unit takes part in at most one of them.
+
+    Which one is settled before anything is released, and by the unit alone (a hash of the record or
+    person, or a coin of its own), so that no unit moves another. Later parts may use what earlier ones
+    have released: a model trained on one part is scored on another. The order says nothing.
+    """
+
+    kind: ClassVar[str] = "parallel"
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.events, tuple | list) or not self.events:
+            raise InputError("a parallel event holds an event for each part; give at least one.")
+        for event in self.events:
+            _check_event(event)
+        object.__setattr__(self, "events", tuple(sorted(self.events, key=_canonical)))
+
+    @property
+    def data_dependent(self) -> bool:
+        return any(event.data_dependent for event in self.events)
+
+
+@dataclass(frozen=True)
 class NonPrivateEvent(Event):
     """A release without any protection: its epsilon is infinite."""
 
@@ -463,6 +487,12 @@ def compose(events: Iterable[Event]) -> Event:
     return repeat([(event, 1) for event in events])
 
 
+def parallel(events: Iterable[Event]) -> Event:
+    """Events on disjoint parts of the data; parts that release nothing are left out."""
+    kept = tuple(event for event in events if event.parts)
+    return ParallelEvent(kept) if len(kept) > 1 else compose(kept)
+
+
 def repeat(counted: list[tuple[Event, int]]) -> Event:
     """Each event so many times, equal ones counted together, in a canonical order."""
     counts: dict[Event, int] = {}
@@ -486,6 +516,8 @@ def _plain(event: Event) -> dict[str, Any]:
             "kind": event.kind,
             "items": [{"count": count, "event": _plain(item)} for item, count in event.items],
         }
+    if isinstance(event, ParallelEvent):
+        return {"kind": event.kind, "events": [_plain(part) for part in event.events]}
     plain: dict[str, Any] = {"kind": event.kind}
     for field in fields(event):
         value = getattr(event, field.name)

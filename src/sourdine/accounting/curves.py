@@ -16,11 +16,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from sourdine import checks
+from sourdine import checks, notebook
 from sourdine.accounting import exact, shuffle
 from sourdine.accounting.dominating import Worst, gaussian_mu, shuffled_mu, worst, zcdp_rho
 from sourdine.accounting.numerical import Direction
 from sourdine.accounting.pairs import ROUNDING, Pair, tails
+from sourdine.accounting.parallel import alternatives
 from sourdine.accounting.search import largest_above, smallest_below
 from sourdine.errors import ContradictionError, InputError, NotAccountable
 from sourdine.events import (
@@ -112,6 +113,9 @@ class PrivacyCurve(ABC):
         possible = max(possible, power(grid[-1], 0.0))
         return Interval(max(0.0, proven), max(0.0, possible))
 
+    def _repr_html_(self) -> str:
+        return notebook.curve(self.epsilon_upper)
+
 
 class ExactCurve(PrivacyCurve):
     """A closed form, known up to rounding."""
@@ -180,6 +184,23 @@ class ComposedCurve(PrivacyCurve):
             if upper == 0.0 or direction.epsilon_rough(delta) > upper:
                 upper = max(upper, direction.epsilon_upper(delta))
         return min(upper, self._cap.epsilon_upper(delta))
+
+
+class WorstCurve(PrivacyCurve):
+    """The worst of several curves at each point: a unit meets one of them (accounting/parallel.py)."""
+
+    def __init__(self, curves: list[PrivacyCurve]) -> None:
+        self._curves = curves
+        self.infinite = max(curve.infinite for curve in curves)
+
+    def delta(self, epsilon: float) -> Interval:
+        return _highest([curve.delta(epsilon) for curve in self._curves])
+
+    def epsilon(self, delta: float) -> Interval:
+        return _highest([curve.epsilon(delta) for curve in self._curves])
+
+    def epsilon_upper(self, delta: float) -> float:
+        return max(curve.epsilon_upper(delta) for curve in self._curves)
 
 
 class ShuffledCurve(PrivacyCurve):
@@ -265,6 +286,10 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
     checks.positive("accuracy", accuracy)
     if not isinstance(event, Event):
         raise InputError(f"{event!r} is no event; build one, for instance GaussianEvent(1.0).")
+    options = alternatives(event, adjacency)
+    if options != (event,):
+        each = [curve(option, adjacency, accuracy=accuracy) for option in options]
+        return WorstCurve(each) if len(each) > 1 else each[0]
     parts = event.parts
     if any(isinstance(part, SelectionEvent) for part, _ in parts):
         from sourdine.accounting.selection import selection_curve  # noqa: PLC0415 (it needs curves)
@@ -348,6 +373,10 @@ def _closed_form(event: Event, count: int, adjacency: str) -> PrivacyCurve | Non
         case LaplaceEvent() if 1 < count <= _MOST_LAPLACE and found.forward.high <= _MOST_EXACT:
             return ExactCurve(exact.laplace(found.forward.high, count))
     return OneStepCurve(found) if count == 1 else None
+
+
+def _highest(intervals: list[Interval]) -> Interval:
+    return Interval(max(each.lower for each in intervals), max(each.upper for each in intervals))
 
 
 def _consistent(lower: float, upper: float) -> Interval:

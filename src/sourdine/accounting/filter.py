@@ -24,6 +24,9 @@ for each.
 Runs may be open at the same time and interleave: composition holds for concurrent interactions too,
 with parameters chosen on the way (Haney et al. 2023).
 
+What runs on disjoint parts of the data counts for the dearest part, in each of the three sums: all that
+the proof needs is that no sum is below what the unit in question was given (accounting/parallel.py).
+
 A plan that is fixed before it runs may enter as one promise (epsilon_p, delta_p) from its own curve
 where that is cheaper than the sum of its steps, as it is for Poisson lots with little noise.
 """
@@ -37,10 +40,17 @@ from dataclasses import dataclass
 
 from sourdine.accounting.curves import curve
 from sourdine.accounting.dominating import worst
+from sourdine.accounting.parallel import check_parallel
 from sourdine.accounting.rdp import improved, pure, renyi
 from sourdine.budget import Budget
 from sourdine.errors import ContradictionError, NotAccountable
-from sourdine.events import DiscreteGaussianEvent, Event, NonPrivateEvent, SelectionEvent
+from sourdine.events import (
+    DiscreteGaussianEvent,
+    Event,
+    NonPrivateEvent,
+    ParallelEvent,
+    SelectionEvent,
+)
 
 _APPROXIMATE = 0.25  # the share of delta that is kept for approximate releases
 _PLAN = 0.05  # the share of that which one plan takes when it enters as a promise
@@ -106,13 +116,11 @@ class Filter:
 
     def _cost(self, event: Event) -> Cost:
         adjacency = self.budget.adjacency
-        parts = [(_part(part, adjacency, self.order), count) for part, count in event.parts]
-        if all(cost is not None for cost, _ in parts):
-            cost = _sum((cost, count) for cost, count in parts if cost is not None)
-            if math.isfinite(cost.pure) or cost.renyi <= _SMALL * self.limit:
-                return cost
-        else:
+        cost = _whole(event, adjacency, self.order)
+        if cost is None:
             cost = Cost(math.inf, math.inf, 0.0)
+        elif math.isfinite(cost.pure) or cost.renyi <= _SMALL * self.limit:
+            return cost
         try:
             share = _PLAN * self.delta_approximate
             epsilon = curve(event, adjacency).epsilon_upper(share)
@@ -183,6 +191,23 @@ def _sum(costs: Iterable[tuple[Cost, int]]) -> Cost:
     )
 
 
+def _whole(event: Event, adjacency: str, order: float) -> Cost | None:
+    """All parts of an event, or None where only the curve of one is known."""
+    parts = [(_part(part, adjacency, order), count) for part, count in event.parts]
+    known = [(cost, count) for cost, count in parts if cost is not None]
+    return _sum(known) if len(known) == len(parts) else None
+
+
+def _dearest(event: ParallelEvent, adjacency: str, order: float) -> Cost | None:
+    """The largest of each sum over the branches."""
+    check_parallel(adjacency)
+    branches = [_whole(branch, adjacency, order) for branch in event.events]
+    known = [cost for cost in branches if cost is not None]
+    if len(known) < len(branches):
+        return None
+    return Cost(*(max(getattr(cost, name) for cost in known) for name in ("pure", "renyi", "delta")))
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def _part(event: Event, adjacency: str, order: float) -> Cost | None:
     """One uncomposed event, or None where only its curve is known."""
@@ -193,6 +218,8 @@ def _part(event: Event, adjacency: str, order: float) -> Cost | None:
             "the cost of these votes was computed from private data and bounds nothing for others; "
             "charge the data-independent event of the answers."
         )
+    if isinstance(event, ParallelEvent):
+        return _dearest(event, adjacency, order)
     epsilon, delta = _pure(event, adjacency)
     if delta:
         return Cost(epsilon, pure(epsilon, order), delta)
@@ -207,7 +234,14 @@ def _part(event: Event, adjacency: str, order: float) -> Cost | None:
 def _pure(event: Event, adjacency: str) -> tuple[float, float]:
     """The largest loss, and the mass that has no bound; (inf, 0) where losses have no end."""
     if isinstance(event, SelectionEvent):
-        return _pure_selection(event, adjacency)
+        epsilon, infinite = _pure_sum(event.event, adjacency)
+        if infinite:
+            return math.inf, 0.0
+        return (2 + event.eta) * epsilon * (1 + 1e-15), 0.0  # accounting/selection.py
+    if isinstance(event, ParallelEvent):
+        check_parallel(adjacency)
+        branches = [_pure_sum(branch, adjacency) for branch in event.events]
+        return max(most for most, _ in branches), max(infinite for _, infinite in branches)
     try:
         found = worst(event, adjacency)
     except NotAccountable:
@@ -220,14 +254,9 @@ def _pure(event: Event, adjacency: str) -> tuple[float, float]:
     return highest, max(found.forward.infinite, found.backward.infinite)
 
 
-def _pure_selection(event: SelectionEvent, adjacency: str) -> tuple[float, float]:
-    """(2 + eta) epsilon for trials that are epsilon-DP (accounting/selection.py)."""
-    epsilon = 0.0
-    for part, count in event.event.parts:
-        if isinstance(part, NonPrivateEvent):
-            return math.inf, 0.0
-        most, infinite = _pure(part, adjacency)
-        if infinite:
-            return math.inf, 0.0
-        epsilon += count * most
-    return (2 + event.eta) * epsilon * (1 + 1e-15), 0.0
+def _pure_sum(event: Event, adjacency: str) -> tuple[float, float]:
+    """The same for all parts together."""
+    if any(isinstance(part, NonPrivateEvent) for part, _ in event.parts):
+        return math.inf, 0.0
+    found = [(*_pure(part, adjacency), count) for part, count in event.parts]
+    return sum(most * count for most, _, count in found), sum(mass * n for _, mass, n in found)

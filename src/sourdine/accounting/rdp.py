@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sourdine import checks
+from sourdine.accounting.parallel import check_parallel
 from sourdine.errors import InputError, NotAccountable
 from sourdine.events import (
     ApproximateEvent,
@@ -30,6 +31,7 @@ from sourdine.events import (
     GdpEvent,
     LaplaceEvent,
     NonPrivateEvent,
+    ParallelEvent,
     PateEvent,
     PoissonEvent,
     RandomizedResponseEvent,
@@ -241,6 +243,11 @@ def _one(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
             from sourdine.accounting.selection import divergences  # noqa: PLC0415 (it needs renyi)
 
             return divergences(event, adjacency, orders)
+        case ParallelEvent():
+            check_parallel(adjacency)
+            # Costs add up, so the dearest alternative takes the dearest branch at every repetition.
+            branches = [renyi(branch, adjacency, orders).values for branch in event.events]
+            return [max(costs) for costs in zip(*branches, strict=True)]
         case PateEvent():
             return _pate(event, adjacency, orders)
         case NonPrivateEvent():

@@ -15,6 +15,7 @@ from sourdine.errors import ContradictionError, InputError, NotAccountable
 from sourdine.events import (
     Event,
     FixedSizeEvent,
+    ParallelEvent,
     PoissonEvent,
     ShuffledEvent,
     TruncatedPoissonEvent,
@@ -63,6 +64,7 @@ def private(event: Event) -> bool:
     inner = [part for part, _ in event.parts if part is not event]
     below = getattr(event, "event", None)
     inner += [below] if isinstance(below, Event) else []
+    inner += event.events if isinstance(event, ParallelEvent) else ()
     return event.data_dependent or any(private(part) for part in inner)
 
 
@@ -175,8 +177,20 @@ def check_costs(costs: Sequence[Event], counted: Sequence[Event]) -> None:
 
 def sampling(event: Event) -> str:
     """How lots are drawn according to an event, in the words that a certificate uses."""
-    said = [_said(part, count) for part, count in event.parts if _scheme(part)]
+    said = [_said(part, count) for part, count in _spread(event) if _scheme(part)]
     return "; ".join(said) or "no sampling: every release is charged in full"
+
+
+def _spread(event: Event) -> list[tuple[Event, int]]:
+    """All parts, also those that run on a part of the data only."""
+    found: list[tuple[Event, int]] = []
+    for part, count in event.parts:
+        if isinstance(part, ParallelEvent):
+            inside = (item for branch in part.events for item in _spread(branch))
+            found += [(inner, number * count) for inner, number in inside]
+        else:
+            found.append((part, count))
+    return found
 
 
 def _said(part: Event, count: int) -> str:
@@ -204,7 +218,7 @@ def check_sampling(assumed: str, executed: str, counted: Sequence[Event]) -> Non
 
     What was executed may be fewer steps than were charged.
     """
-    parts = [(part, count) for event in (*counted, compose(counted)) for part, count in event.parts]
+    parts = [item for event in (*counted, compose(counted)) for item in _spread(event)]
     needed = frozenset().union(*(_scheme(part) for part, _ in parts))
     every = frozenset().union(*_WORDS.values())
     whole = any(isinstance(part, PoissonEvent) and part.rate == 1 for part, _ in parts)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,11 +77,12 @@ def signed_bytes(document: Mapping[str, Any]) -> bytes:
     return _DOMAIN + text.encode()
 
 
-def seal(folder: str | Path, certificate: Certificate) -> Path:
+def seal(folder: str | Path, certificate: Certificate, *, besides: Collection[str] = ()) -> Path:
     """Complete a certificate with the hashes of all files in the folder, sign it and write it there.
 
     Links, working files and a folder without its required files are refused: nothing is written. The
-    certificate appears whole or not at all; one that was there before is replaced.
+    certificate appears whole or not at all; one that was there before is replaced. besides: files that
+    the caller removes right afterwards, so that a run can go on if it is killed before.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -94,6 +95,7 @@ def seal(folder: str | Path, certificate: Certificate) -> Path:
     try:
         (folder / f"{CERTIFICATE}.new").unlink(missing_ok=True)  # of a seal that was interrupted
         found = listing(folder)
+        found = Listing(tuple(x for x in found.files if x not in besides), found.strange)
         _check_listing(folder, found)
         document = certificate.document
         document["released"]["files"] = {name: digest(folder / name) for name in found.files}

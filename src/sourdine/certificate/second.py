@@ -14,6 +14,9 @@ asked for the lower end at delta * (1 + 1e-3) + 1e-11 and for the upper one at d
 Each part is built as a distribution of its own, not by dp-accounting's PLDAccountant, which (0.6.0)
 counts a repeated randomized response once and knows no (epsilon, delta) promises. Its Rényi accountant
 is not asked under replace-one, where it takes plain Gaussian noise at half the distance.
+
+It has no parallel events: it is asked for each alternative that one unit may meet (accounting/
+parallel.py), and the largest of its answers is its opinion.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sourdine.accounting.dominating import distance
+from sourdine.accounting.parallel import alternatives
 from sourdine.dp_events import to_dp_event
 from sourdine.errors import NotAccountable
 from sourdine.events import (
@@ -65,6 +69,12 @@ def opinion(event: Event, adjacency: str, delta: float, claimed: float) -> Opini
 
     claimed: about what epsilon is; it decides how fine the grid is, and enters no bound.
     """
+    each = [_opinion(one, adjacency, delta, claimed) for one in alternatives(event, adjacency)]
+    methods = " and ".join(dict.fromkeys(one.method for one in each))
+    return Opinion(max(one.lower for one in each), max(one.upper for one in each), methods)
+
+
+def _opinion(event: Event, adjacency: str, delta: float, claimed: float) -> Opinion:
     with warnings.catch_warnings():  # overflow in far tails, which it then treats as lost
         warnings.simplefilter("ignore")
         try:

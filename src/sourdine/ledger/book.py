@@ -25,6 +25,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from sourdine import notebook
 from sourdine.accounting import curve
 from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
@@ -216,6 +217,9 @@ class Ledger:
                     entries.append(entry)
                 _check_head(chain, row)
         return entries
+
+    def _repr_html_(self) -> str:
+        return notebook.ledger(self)
 
     def _grant(
         self, kind: str, event: Event, label: str, who: str | None, source: str, data: str

@@ -15,7 +15,14 @@ from typing import Any
 from sourdine import checks
 from sourdine.accounting import PrivacyCurve, Promise, curve, group
 from sourdine.errors import InputError, NotAccountable
-from sourdine.events import Event, PoissonEvent, TruncatedPoissonEvent, repeat
+from sourdine.events import (
+    Event,
+    ParallelEvent,
+    PoissonEvent,
+    TruncatedPoissonEvent,
+    parallel,
+    repeat,
+)
 from sourdine.report.reading import looks, number, section, text
 from sourdine.report.words import event_of
 
@@ -200,20 +207,42 @@ def _compared(
 
 def _path(event: Event, promised: Guarantee) -> tuple[tuple[int, float], ...]:
     """Epsilon after parts of the longest series of sampled steps."""
-    sampled = PoissonEvent | TruncatedPoissonEvent
-    series = [(count, part) for part, count in event.parts if isinstance(part, sampled)]
-    steps, training = max(series, key=lambda item: item[0], default=(0, event))
+    training = max(_series(event), key=lambda item: item[1], default=(event, 0))
+    steps = training[1]
     if steps < 2:
         return ()
-    rest = [(part, count) for part, count in event.parts if part != training]
     # Closer together at the start, where epsilon grows fastest.
     moments = sorted({round(steps * (i / _MOMENTS) ** 2) for i in range(_MOMENTS)})
     found = []
     for moment in moments:
-        spent = _curve(repeat([*rest, (training, moment)]), promised.adjacency)
+        spent = _curve(_after(event, training, moment), promised.adjacency)
         if spent is not None:
             found.append((moment, min(promised.epsilon, spent.epsilon_upper(promised.delta))))
     return (*found, (steps, promised.epsilon))
+
+
+def _series(event: Event) -> list[tuple[Event, int]]:
+    """Each series of sampled steps, also of those that run on a part of the data."""
+    found: list[tuple[Event, int]] = []
+    for part, count in event.parts:
+        if isinstance(part, PoissonEvent | TruncatedPoissonEvent):
+            found.append((part, count))
+        elif isinstance(part, ParallelEvent) and count == 1:
+            found += [item for branch in part.events for item in _series(branch)]
+    return found
+
+
+def _after(event: Event, training: tuple[Event, int], steps: int) -> Event:
+    """The event with so many steps of one series."""
+    items = []
+    for part, count in event.parts:
+        if (part, count) == training:
+            items.append((part, steps))
+        elif isinstance(part, ParallelEvent):
+            items.append((parallel(_after(one, training, steps) for one in part.events), count))
+        else:
+            items.append((part, count))
+    return repeat(items)
 
 
 def _cost(access: Mapping[str, Any], promised: Guarantee) -> float | None:

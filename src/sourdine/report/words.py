@@ -15,6 +15,7 @@ from sourdine.events import (
     Event,
     GaussianEvent,
     LaplaceEvent,
+    ParallelEvent,
     PoissonEvent,
 )
 
@@ -89,6 +90,9 @@ def described(event: Event) -> str:
     match event:
         case ComposedEvent():
             return "; ".join(counted(part, count) for part, count in event.parts) or "nothing"
+        case ParallelEvent():
+            each = " or ".join(f"({described(branch)})" for branch in event.events)
+            return f"{each}, whichever a unit's part of the data meets"
         case PoissonEvent():
             return f"a Poisson lot at rate {number(event.rate)} with {described(event.event)}"
         case GaussianEvent():

@@ -8,7 +8,7 @@ from sourdine import checks
 from sourdine.accounting import curve, least_noise
 from sourdine.budget import Budget
 from sourdine.errors import BudgetError, InputError
-from sourdine.events import NOTHING, Event, GaussianEvent, compose
+from sourdine.events import NOTHING, Event, GaussianEvent, ParallelEvent, compose
 from sourdine.ledger import Ledger
 from sourdine.ledger.record import CHARGE, RESERVE
 from sourdine.sgd.folder import Folder
@@ -24,6 +24,7 @@ class Charge:
 
     also: what else is released beside the steps (the labels, noisy metrics). It is part of the same
     plan, fixed in advance, so that one curve covers all; whoever draws it does so after `reserve`.
+    apart: what units meet that the steps never meet; see ParallelEvent.
     """
 
     def __init__(
@@ -39,9 +40,10 @@ class Charge:
         folder: Folder | None,
         processes: Processes,
         also: Event = NOTHING,
+        apart: Event | None = None,
     ) -> None:
         self.lots, self.steps, self.label, self.unit = lots, steps, label, unit
-        self.also, self.folder, self.processes = also, folder, processes
+        self.also, self.apart, self.folder, self.processes = also, apart, folder, processes
         self.reservation: int | None = None
         self.kind, self.reserved, self.settled = "", "", False
         self._again: Event = NOTHING
@@ -75,16 +77,25 @@ class Charge:
     def event(self, steps: int | None = None, noise: float | None = None) -> Event:
         """What the plan costs with so many steps, by default all of them."""
         count = self.steps if steps is None else steps
-        made = self.training(count, self.noise_multiplier if noise is None else noise)
+        made = self.branches(count, self.noise_multiplier if noise is None else noise)
         return compose([self.also, made]) if self.also.parts else made
+
+    def branches(self, steps: int, noise: float) -> Event:
+        """What the steps cost, or what is met in their place."""
+        made = self.training(steps, noise)
+        both = [event for event in (made, self.apart) if event is not None and event.parts]
+        return ParallelEvent(tuple(both)) if len(both) == 2 else made if self.apart is None else both[0]
 
     def training(self, steps: int, noise: float) -> Event:
         """What the steps alone cost."""
         return self.lots.event(GaussianEvent(noise), steps) if steps else NOTHING
 
     def epsilon(self, steps: int) -> float:
-        """An upper bound on epsilon after so many steps, and those run twice, at the budget's delta."""
-        event = self.event(steps) + self._again if self._again.parts else self.event(steps)
+        """An upper bound on epsilon after so many steps, and those run twice, at the budget's delta.
+
+        It counts what every unit meets, and not what some meet in place of the steps.
+        """
+        event = compose([self.also, self.training(steps, self.noise_multiplier), self._again])
         if not event.parts:
             return 0.0
         return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)

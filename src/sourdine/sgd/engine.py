@@ -229,12 +229,7 @@ class Engine(Resuming):
         if self._to_check and len(lot._units):
             self._to_check -= 1
             self.check(lot)
-        for parameter in self._parameters.values():
-            parameter.grad = None
-        below = torch.zeros((), device=self._device)
-        with self._reseeded(lot.step):
-            for batch in self._batches(lot):
-                below += self._add(batch)
+        below = self._sums(lot)
         self.done = lot.step + 1  # whatever interrupts it from here on, its noise is not drawn twice
         self._finish(lot.step, below)
         self._pace(lot.step)
@@ -296,6 +291,30 @@ class Engine(Resuming):
         return worst
 
     # One step, in parts
+
+    def _sums(self, lot: Lot) -> Tensor:
+        """The clipped sums of the lot in .grad, and its sum of b - 1/2 (see Adaptive).
+
+        Where the GPU's memory runs out, the same lot is cut into batches of half the size: nothing was
+        drawn but the lot, so the guarantee is the same.
+        """
+        while True:
+            for parameter in self._parameters.values():
+                parameter.grad = None
+            below = torch.zeros((), device=self._device)
+            try:
+                with self._reseeded(lot.step):
+                    for batch in self._batches(lot):
+                        below += self._add(batch)
+                return below
+            except torch.OutOfMemoryError:
+                if self.batch_size <= self._units.most:
+                    raise InputError(
+                        "one unit alone does not fit into the GPU's memory; cut texts shorter, or take "
+                        "a smaller model. What was reserved stays charged; the run can go on elsewhere."
+                    ) from None
+            self.batch_size = max(self._units.most, self.batch_size // 2)
+            torch.cuda.empty_cache()
 
     def _batches(self, lot: Lot) -> Iterator[Batch]:
         source = self._streams.at("examples", lot.step)

@@ -2,7 +2,7 @@
 
 The folder holds `run` (a name for the ledger), `checkpoint.pt` (model, optimizer, steps done, the
 reservation in the ledger, no secrets), `pace` (with which settings the optimizer made each step) and
-`lock` (not on Windows); `clear` removes them when the run is over. The key
+`lock` (not on Windows). The key
 of the random streams lives in the user's config folder and is destroyed when the run is over.
 
 Guarantee: a run that goes on with the same key, data, settings and code draws the same lots and the
@@ -33,6 +33,9 @@ _MARK = 16  # bytes in `pace` for each step
 
 class Folder:
     """The run folder; process 0 alone reads and writes it, and nothing is written before `take`."""
+
+    WORKING = ("checkpoint.pt", "pace", "run", "lock")
+    """Files that only a run that goes on needs; whoever hands the folder on removes them."""
 
     def __init__(self, path: str | Path, processes: Processes) -> None:
         self.path, self._processes = Path(path), processes
@@ -122,11 +125,6 @@ class Folder:
         """At the end: from here on nobody can draw this noise again."""
         for path in (self.key, *self.key.parent.glob(f"{self.key.name}.*")):
             path.unlink(missing_ok=True)
-
-    def clear(self) -> None:
-        """Removes what only a run that goes on needs."""
-        for name in ("checkpoint.pt", "pace", "run", "lock"):
-            (self.path / name).unlink(missing_ok=True)
 
     def close(self) -> None:
         if self._lock >= 0:

@@ -16,7 +16,7 @@ from torch import nn
 from sourdine import rng
 from sourdine.errors import InputError
 from sourdine.ledger import Ledger
-from sourdine.sgd.agreement import pace
+from sourdine.sgd.agreement import digest, pace
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.correlated import CorrelatedNoise
@@ -35,6 +35,7 @@ class Resuming:
     charge: Charge
     steps: int
     done: int
+    batch_size: int
     _processes: Processes
     _folder: Folder | None
     _streams: rng.Streams
@@ -186,7 +187,8 @@ class Resuming:
         folder = self._folder
         if folder is None:
             return
-        mark = pace(self.optimizer)
+        # Batches of another size give sums that differ in their last bits.
+        mark = digest(pace(self.optimizer), self.batch_size)
         if step < self._reached:
             self._off_pace |= not self._processes.once(lambda: folder.pace(step, mark))
             self._off_pace &= self.done < self._reached  # the last one: nothing follows from it

@@ -14,7 +14,7 @@ import contextlib
 import io
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from sourdine.errors import InputError
 
 BYTES = "bytes"
 """The name of the built-in model."""
-_PAD_TO = 8  # lengths are rounded up to multiples, so that the engine meets few shapes
 
 
 class Classifier(nn.Module):
@@ -132,36 +131,6 @@ def load_encoder(name: str) -> tuple[Any, Any, Pooling]:
     tokenizer.padding_side = "right"
     causal = any("CausalLM" in kind or "LMHead" in kind for kind in config.architectures or ())
     return model, tokenizer, Last() if causal or not _looks_back(model) else Mean()
-
-
-def tokens(tokenizer: Any, texts: Sequence[Sequence[str]], most: int) -> list[dict[str, list[int]]]:
-    """Each record, a text or a pair of texts, as token ids: at most `most` of them."""
-    fields = [list(column) for column in texts]
-    with quiet():
-        found = tokenizer(*fields, truncation=True, max_length=most)
-    names = [name for name in ("input_ids", "token_type_ids", "attention_mask") if name in found]
-    return [dict(zip(names, row, strict=True)) for row in zip(*(found[n] for n in names), strict=True)]
-
-
-class Collate:
-    """Token ids to tensors, padded to the longest text of the batch, rounded up."""
-
-    def __init__(self, padding: int) -> None:
-        self.padding = padding
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        longest = max(len(row["input_ids"]) for row in rows)
-        longest = max(1, -(-longest // _PAD_TO)) * _PAD_TO
-        batch = {}
-        for name in rows[0]:
-            if name == "labels":
-                batch[name] = torch.tensor([row[name] for row in rows])
-                continue
-            filler = self.padding if name == "input_ids" else 0
-            batch[name] = torch.tensor(
-                [[*row[name], *[filler] * (longest - len(row[name]))] for row in rows]
-            )
-        return batch
 
 
 @contextlib.contextmanager

@@ -163,6 +163,14 @@ class Confusion:
         users: Sequence[Hashable] | None = None,
     ) -> Floats:
         """The matrix with noise, as it comes: cells may be negative. True class -1 is nothing."""
+        exact = torch.from_numpy(self.count(true, predicted, users))
+        counted: Floats = noisy(exact, self.deviation, source or secure()).numpy().astype(np.float64)
+        return counted
+
+    def count(
+        self, true: Sequence[int], predicted: Sequence[int], users: Sequence[Hashable] | None = None
+    ) -> Floats:
+        """The matrix without noise: private, unless the records are public."""
         if len(true) != len(predicted):
             raise InputError(f"{len(true)} true classes stand beside {len(predicted)} predicted ones.")
         rows, columns = np.asarray(true, dtype=np.int64), np.asarray(predicted, dtype=np.int64)
@@ -172,9 +180,8 @@ class Confusion:
             if classes.size and not 0 <= classes.min() <= classes.max() < self.classes:
                 raise InputError(f"a {name} class is not among 0 to {self.classes - 1}.")
         cells = np.bincount(rows * self.classes + columns, minlength=self.classes**2)
-        exact = torch.from_numpy(cells.astype(np.float64).reshape(self.classes, self.classes))
-        counted: Floats = noisy(exact, self.deviation, source or secure()).numpy().astype(np.float64)
-        return counted
+        exact: Floats = cells.astype(np.float64).reshape(self.classes, self.classes)
+        return exact
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,135 @@
+"""The training loop, private and plain, for any strategy.
+
+The learning rate falls to zero in a straight line. Without privacy the same lots are drawn, the mean
+loss of each is followed, and nothing is clipped or charged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sourdine.rng import Source
+from sourdine.sgd import Engine
+from sourdine.sgd.batches import Units, batches
+from sourdine.sgd.charge import Charge
+from sourdine.sgd.sampling import PoissonLots
+from sourdine.text.plan import Plan
+from sourdine.text.tasks import losses
+
+Tell = Callable[[int], object]
+
+
+def optimizer(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
+    """SGD with momentum for a head alone, whose loss is convex; AdamW for the rest.
+
+    Adam divides each coordinate by its own size, which the noise makes alike; for a convex head it only
+    loses against momentum (benchmarks/text).
+    """
+    head = [x for name, x in model.named_parameters() if x.requires_grad and name.startswith("head.")]
+    rest = [
+        x for name, x in model.named_parameters() if x.requires_grad and not name.startswith("head.")
+    ]
+    if not rest:
+        return torch.optim.SGD(head, lr=plan.learning_rate, momentum=0.9)
+    groups = [
+        {"params": rest, "lr": plan.learning_rate},
+        {"params": head, "lr": plan.learning_rate * plan.head_factor},
+    ]
+    return torch.optim.AdamW(groups, weight_decay=0.0)
+
+
+def schedule(of: torch.optim.Optimizer, steps: int, done: int) -> Any:
+    """A straight line down to zero, from where a run goes on."""
+    for group in of.param_groups:
+        group.setdefault("initial_lr", group["lr"])
+    return torch.optim.lr_scheduler.LambdaLR(of, lambda step: max(0.0, 1 - step / steps), done - 1)
+
+
+def train_privately(
+    model: nn.Module,
+    dataset: Any,
+    charge: Charge,
+    plan: Plan,
+    *,
+    collate: Callable[[list[Any]], Any],
+    users: list[str] | None,
+    most_per_user: int,
+    source: Source | None,
+    tell: Callable[[Engine], object],
+) -> Engine:
+    """Every step of the plan, by the engine; `tell` hears of it before the first and after each."""
+    of = optimizer(model, plan)
+    engine = Engine(
+        model,
+        of,
+        dataset,
+        charge,
+        loss=losses,
+        clip=plan.clip,
+        users=users,
+        most_per_user=most_per_user,
+        batch_size=plan.batch_size,
+        collate=collate,
+        source=source,
+    )
+    pace = schedule(of, engine.steps, engine.done)
+    tell(engine)
+    for lot in engine.lots() if engine.done < engine.steps else ():
+        engine.step(lot)
+        pace.step()
+        tell(engine)
+    return engine
+
+
+def train_plainly(
+    model: nn.Module,
+    dataset: Any,
+    plan: Plan,
+    *,
+    collate: Callable[[list[Any]], Any],
+    source: Source,
+    tell: Tell,
+) -> None:
+    """The same plan without privacy, at a learning rate for gradients without noise."""
+    of = optimizer(model, plan)
+    if isinstance(of, torch.optim.AdamW):
+        for group in of.param_groups:
+            group["lr"] *= 0.25
+    pace = schedule(of, plan.steps, 0)
+    lots = PoissonLots(len(dataset), plan.lot_size)
+    device = next(model.parameters()).device
+    for step in range(plan.steps):
+        of.zero_grad()
+        units = lots.draw(step, source)
+        for batch in batches(Units(dataset), units, plan.batch_size, collate, device, source):
+            total = (losses(model, batch.data) * batch.weights).sum() / plan.lot_size
+            total.backward()
+        of.step()
+        pace.step()
+        tell(step + 1)
+
+
+def predicted(model: nn.Module, dataset: Any, collate: Any, batch_size: int) -> list[int]:
+    """The class that the model finds most likely, for each example."""
+    device = next(model.parameters()).device
+    sizes = getattr(dataset, "sizes", None)
+    order = range(len(dataset)) if sizes is None else sorted(range(len(dataset)), key=sizes.__getitem__)
+    found = [0] * len(dataset)
+    model.eval()
+    with torch.no_grad():
+        for places in _cut(list(order), batch_size):
+            batch: dict[str, Tensor] = collate([dataset[place] for place in places])
+            scores = model({name: x.to(device) for name, x in batch.items()})
+            for place, answer in zip(places, scores.argmax(1).tolist(), strict=True):
+                found[place] = int(answer)
+    return found
+
+
+def _cut(places: list[int], size: int) -> Iterator[list[int]]:
+    for part in range(math.ceil(len(places) / size)):
+        yield places[part * size : (part + 1) * size]

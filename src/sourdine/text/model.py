@@ -1,0 +1,107 @@
+"""A trained model: using it, and keeping it in a folder that transformers or sourdine can load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from sourdine.errors import InputError
+from sourdine.text.examples import NOTHING, Collate, tokenized
+from sourdine.text.models import POOLINGS, Classifier, load_encoder, quiet
+from sourdine.text.tasks import Classify
+
+FORMAT, VERSION = "sourdine.model", 1
+DESCRIPTION, HEAD = "sourdine.json", "head.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class TextModel:
+    """A classifier with its tokenizer and the names of its classes."""
+
+    network: Classifier
+    tokenizer: Any
+    task: Classify
+    max_length: int
+    texts: int = 1
+    """How many texts a record has."""
+
+    def predict(self, *texts: Sequence[str], batch_size: int = 64) -> list[str]:
+        """The most likely label of each text, or of each pair: predict(premises, hypotheses)."""
+        scores = self.scores(*texts, batch_size=batch_size)
+        return [self.task.labels[place] for place in scores.argmax(1).tolist()]
+
+    def probabilities(self, *texts: Sequence[str], batch_size: int = 64) -> torch.Tensor:
+        """The probability of each label, one row for each text."""
+        return self.scores(*texts, batch_size=batch_size).softmax(1)
+
+    def scores(self, *texts: Sequence[str], batch_size: int = 64) -> torch.Tensor:
+        """Logits, on the CPU."""
+        if len(texts) != self.texts or any(isinstance(column, str) for column in texts):
+            asked = "a list of texts" if self.texts == 1 else "two lists, one for each text of a pair"
+            raise InputError(f"this model reads {asked}.")
+        rows = tokenized(self.tokenizer, texts, [NOTHING] * len(texts[0]), self.max_length)
+        collate = Collate(self.tokenizer.pad_token_id)
+        found = torch.empty(len(rows), len(self.task.labels))
+        order = sorted(range(len(rows)), key=rows.sizes.__getitem__)
+        device = next(self.network.parameters()).device
+        self.network.eval()
+        with torch.no_grad():
+            for start in range(0, len(order), batch_size):
+                places = order[start : start + batch_size]
+                batch = collate([rows[place] for place in places])
+                batch = {name: x.to(device) for name, x in batch.items()}
+                found[places] = self.network(batch).float().cpu()
+        return found
+
+    def save(self, folder: Path) -> None:
+        """The encoder and tokenizer as transformers saves them, the rest beside them."""
+        with quiet():
+            self.network.encoder.save_pretrained(folder)  # type: ignore[operator]
+            self.tokenizer.save_pretrained(folder)
+        added = {"head.weight": self.network.head.weight, "head.bias": self.network.head.bias}
+        if self.network.prompt is not None:
+            added["prompt"] = self.network.prompt
+        tensors = {name: x.detach().cpu().contiguous() for name, x in added.items()}
+        save_file(tensors, folder / HEAD, metadata={"format": "pt"})
+        described = {
+            "format": FORMAT,
+            "version": VERSION,
+            "task": self.task.name,
+            "labels": list(self.task.labels),
+            "texts": self.texts,
+            "max_length": self.max_length,
+            "pooling": self.network.pooling.name,
+            "scale": self.network.scale,
+        }
+        text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
+        (folder / DESCRIPTION).write_text(text, encoding="utf-8")
+
+
+def load(folder: str | Path) -> TextModel:
+    """The model of a run folder."""
+    path = Path(folder).expanduser()
+    if not (path / DESCRIPTION).exists():
+        raise InputError(f"{str(folder)!r} holds no model of sourdine: {DESCRIPTION} is missing.")
+    try:
+        described = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
+        if (described["format"], described["version"]) != (FORMAT, VERSION):
+            raise InputError(f"{path / DESCRIPTION} is of another or a newer kind; update sourdine.")
+        task = Classify(tuple(described["labels"]))
+        pooling = POOLINGS[described["pooling"]]()
+        tensors = load_file(path / HEAD)
+        encoder, tokenizer, _ = load_encoder(str(path))
+        network = Classifier(encoder, len(task.labels), pooling, float(described["scale"]))
+        network.head.load_state_dict({name: tensors[f"head.{name}"] for name in ("weight", "bias")})
+        if "prompt" in tensors:
+            network.prompt = torch.nn.Parameter(tensors["prompt"])
+    except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the model in {str(folder)!r} is damaged: {error}.") from None
+    return TextModel(network, tokenizer, task, int(described["max_length"]), int(described["texts"]))

@@ -1,0 +1,235 @@
+"""The planner: how to train, chosen without looking at a record.
+
+It sees the number of units (public under zero-out, declared under add-remove), the budget, the model
+and the machine. Its rules come from the figures in benchmarks/text and from published recipes; every
+choice carries its reason and can be overridden.
+
+What the rules rest on: at a given budget the noise in an averaged gradient is about
+
+    clip * sqrt(steps) / (mu * units)        (mu: of the Gaussian trade-off that the budget buys),
+
+whatever the lot size. So lots are as large as the time allows, steps are few hundreds, and learning
+rates about ten times as large as without noise (Li et al. 2022; De et al. 2022).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from sourdine import checks
+from sourdine.budget import Budget
+from sourdine.errors import InputError
+from sourdine.text.strategies import Everything, Head, LoRA, Strategy
+
+_LABEL_SHARE = 1e-2
+"""Of delta, for labels that nobody declared."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the planner may know."""
+
+    units: int
+    budget: Budget
+    pretrained: bool
+    parameters: int
+    longest: int
+    """Tokens that the model can read at most."""
+    declared: bool
+    """Whether the labels are declared."""
+    device: str = "cpu"
+    cores: int = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One way to train; `reasons` says why, `seconds` is a guess at the time."""
+
+    strategy: Strategy
+    lot_size: int
+    steps: int
+    clip: float
+    learning_rate: float
+    head_factor: float
+    """The head learns so many times faster than what is pretrained."""
+    scale: float
+    """The norm of the features that the head sees."""
+    max_length: int
+    batch_size: int
+    held_out: float
+    """Share of the units that the model is tested on."""
+    label_noise: float
+    """Deviation of the noise on label counts, over what a unit contributes; 0 if declared."""
+    label_delta: float
+    seconds: float
+    reasons: tuple[str, ...]
+
+    def with_(self, **changes: Any) -> Plan:
+        """The same plan with other choices, checked; each change is named among the reasons."""
+        known = {field.name for field in fields(self)} - {"reasons", "seconds"}
+        stated = {name: value for name, value in changes.items() if value is not None}
+        for name in stated:
+            if name not in known:
+                raise InputError(f"a plan has no {name!r}; it has {', '.join(sorted(known))}.")
+        said = tuple(f"{name} was stated." for name in stated if name != "strategy")
+        plan = replace(self, **stated, reasons=(*self.reasons, *said))
+        for name in ("lot_size", "steps", "max_length", "batch_size"):
+            checks.whole(name, getattr(plan, name))
+        for name in ("clip", "learning_rate", "head_factor", "scale"):
+            checks.positive(name, getattr(plan, name))
+        if not 0 <= plan.held_out <= 0.5:
+            raise InputError(f"held_out is {plan.held_out}, but it must lie between 0 and 0.5.")
+        return plan
+
+    def fitted(self, units: int, epochs: float | None) -> Plan:
+        """The same plan for so many units: no lot is larger, and epochs become steps."""
+        lot = min(self.lot_size, units)
+        steps = self.steps if epochs is None else max(1, round(epochs * units / lot))
+        return replace(self, lot_size=lot, steps=steps)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """What was measured to work for one way to train (benchmarks/text)."""
+
+    learning_rate: float
+    head_factor: float
+    clip: float
+    steps: int
+    share: float
+    """Of the units in a lot."""
+
+
+_RECIPES = {
+    "head": _Recipe(25.0, 1.0, 1.0, 40, 0.5),
+    "bitfit": _Recipe(5e-3, 10.0, 0.1, 200, 0.3),
+    "lora": _Recipe(4e-3, 15.0, 0.1, 200, 0.3),
+    "prompt": _Recipe(1e-2, 6.0, 0.1, 200, 0.3),
+    "all": _Recipe(2e-3, 15.0, 0.1, 200, 0.3),
+}
+_MOST_IN_LOT = 4096
+_SPEED = {"cpu": 4e10, "cuda": 5e13}
+"""Operations a second that training reaches: one CPU core, one GPU of this decade."""
+
+
+def plan(situation: Situation, strategy: Strategy | None = None) -> Plan:
+    """The planner's choice; a strategy that is given stands."""
+    reasons: list[str] = []
+    chosen = strategy or _strategy(situation, reasons)
+    recipe = _RECIPES[chosen.name]
+    held_out = _held_out(situation.units, reasons)
+    units = round(situation.units * (1 - held_out))
+    lot = max(1, min(_MOST_IN_LOT if chosen.name != "head" else units, round(recipe.share * units)))
+    reasons.append(
+        f"Lots of {lot}, {lot / units:.0%} of {units:,} units: at one budget the noise in an average "
+        "does not depend on the lot, and larger lots vary less."
+    )
+    steps = recipe.steps
+    if chosen.name != "head" and units * situation.budget.epsilon < 7_000:
+        steps //= 2
+    reasons.append(f"{steps} steps: each adds noise, which grows with the square root of their number.")
+    length = min(situation.longest, 128 if situation.pretrained else 256)
+    reasons.append(
+        f"Texts are cut after {length} tokens; the length is fixed here and not read off the data."
+    )
+    label_noise = 0.0 if situation.declared else _label_noise(situation.budget)
+    if not situation.declared:
+        reasons.append(
+            "The labels were not declared: a noisy count tells those that many units have, and the "
+            "others are left out; --labels saves its cost."
+        )
+    batch = _batch(situation, chosen, length)
+    return Plan(
+        chosen,
+        lot,
+        steps,
+        recipe.clip,
+        recipe.learning_rate,
+        recipe.head_factor,
+        1.0 if chosen.name == "head" else 2.0,
+        length,
+        batch,
+        held_out,
+        label_noise,
+        situation.budget.delta * _LABEL_SHARE,
+        _seconds(situation, chosen, lot, steps, length),
+        tuple(reasons),
+    )
+
+
+def situation_of(
+    units: int, budget: Budget, encoder: Any, *, pretrained: bool, declared: bool, device: torch.device
+) -> Situation:
+    """What a model and this machine are like."""
+    config = encoder.config
+    longest = getattr(config, "max_position_embeddings", None) or 2048
+    return Situation(
+        units,
+        budget,
+        pretrained,
+        sum(parameter.numel() for parameter in encoder.parameters()),
+        int(longest),
+        declared,
+        device.type,
+        os.cpu_count() or 1,
+    )
+
+
+def _strategy(situation: Situation, reasons: list[str]) -> Strategy:
+    if not situation.pretrained:
+        reasons.append("All weights train: nothing in this model is pretrained.")
+        return Everything(words=True)
+    if situation.device == "cpu":
+        reasons.append(
+            "The head trains on frozen features: without a GPU every text is read once, and few "
+            "weights need little noise in all."
+        )
+        return Head()
+    if situation.budget.epsilon >= 6:
+        reasons.append("All layers train but the word vectors: the budget pays for the noise.")
+        return Everything()
+    reasons.append(
+        "Low-rank additions train (LoRA): at this budget the noise on all weights would cost more than "
+        "they learn."
+    )
+    return LoRA()
+
+
+def _held_out(units: int, reasons: list[str]) -> float:
+    if units < 500:
+        reasons.append(
+            f"No units are held out: a test on some of {units} would drown in its noise, and training "
+            "needs them all."
+        )
+        return 0.0
+    share = 0.1 if units >= 5_000 else 0.2
+    reasons.append(
+        f"{share:.0%} of the units are held out, by a hash of each, for a noisy test. It costs nothing "
+        "more: one unit is either trained on or tested on."
+    )
+    return share
+
+
+def _label_noise(budget: Budget) -> float:
+    """Noise on the label counts that takes about a twentieth of the budget's Gaussian."""
+    return max(4.0, 20.0 / budget.epsilon)
+
+
+def _batch(situation: Situation, strategy: Strategy, length: int) -> int:
+    if strategy.name == "head":
+        return 8192
+    tokens = 65_536 if situation.device == "cuda" else 4_096
+    return max(1, min(512, tokens // length))
+
+
+def _seconds(situation: Situation, strategy: Strategy, lot: int, steps: int, length: int) -> float:
+    """Two operations a weight and token forward, four backward; texts are taken as half as long."""
+    reading = 2.0 * situation.parameters * length / 2
+    speed = _SPEED["cuda"] if situation.device == "cuda" else _SPEED["cpu"] * situation.cores
+    if strategy.name == "head":
+        return situation.units * reading / speed
+    return 1.5 * 3 * reading * lot * steps / speed

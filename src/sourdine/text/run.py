@@ -1,0 +1,262 @@
+"""A finished run: its model, what it released, its certificate; and how its folder is written.
+
+Order: weights and metrics, then card and report from the draft of the certificate, then the seal; what
+only a run that goes on needs is removed last. Whatever stops it before the seal, the run can go on.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sourdine import certificate as papers
+from sourdine.certificate import Access, Certificate
+from sourdine.data.corpus import Corpus
+from sourdine.data.fetch import fetched
+from sourdine.data.fingerprint import fingerprint
+from sourdine.errors import InputError, SourdineError
+from sourdine.events import NOTHING
+from sourdine.report.card import card
+from sourdine.report.page import page
+from sourdine.sgd.charge import Charge
+from sourdine.text.accounts import Accounts
+from sourdine.text.model import TextModel
+from sourdine.text.models import BYTES
+from sourdine.text.plan import Plan
+
+_TO = (
+    "anyone: the attacker sees every file of this folder, knows the method and all other records, and "
+    "may have seen every model on the way"
+)
+_NUMBERS = (
+    "float32; noise of a ChaCha20 stream, four Gaussians added up, the sum rounded to a grid "
+    "(sourdine.sgd.noise)"
+)
+
+
+@dataclass(eq=False)
+class Run:
+    """What `Trainer.fit` gives back. metrics: only what may be released."""
+
+    folder: Path
+    model: TextModel
+    metrics: dict[str, Any]
+    certificate: Certificate | None = None
+    not_for_release: Path | None = None
+    kept: bool = field(default=False, repr=False)
+
+    @property
+    def epsilon(self) -> float:
+        """The proven bound of the certificate."""
+        if self.certificate is None:
+            raise InputError("this run has no certificate: it was not private, or seeded.")
+        return self.certificate.epsilon
+
+    def save(self, folder: str | Path) -> Path:
+        """Copies the run folder to where it is wanted, sealed as it is."""
+        to = Path(folder).expanduser()
+        if to.exists() and any(to.iterdir()):
+            raise InputError(f"{to} is not empty; name a new folder for the run.")
+        try:
+            shutil.copytree(self.folder, to, dirs_exist_ok=True)
+        except OSError as error:
+            raise SourdineError(f"the run cannot be saved to {to}: {error}.") from None
+        if not self.kept:
+            shutil.rmtree(self.folder)
+        self.folder, self.kept = to, True
+        return to
+
+    def predict(self, *texts: Sequence[str]) -> list[str]:
+        """The most likely label of each text, or of each pair."""
+        return self.model.predict(*texts)
+
+    def _repr_html_(self) -> str:
+        """For Jupyter: the certificate, or the words that there is none."""
+        head = "<b>NOT PRIVATE</b>" if self.certificate is None else self.certificate._repr_html_()
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td>{found['value']:.3f} "
+            f"({found['low']:.3f} to {found['high']:.3f})</td></tr>"
+            for name, found in self.metrics.items()
+            if isinstance(found, dict) and "value" in found
+        )
+        return f"{head}<table>{rows}</table>"
+
+
+def seal_run(
+    run: Run,
+    charge: Charge,
+    accounts: Accounts,
+    plan: Plan,
+    *,
+    train: Corpus,
+    test: Corpus | None,
+    test_is_public: bool,
+    base: str,
+    contribution_bound: int,
+    working: Sequence[str],
+) -> None:
+    """Writes everything, draws up the certificate, seals it, and removes the working files."""
+    try:
+        run.model.save(run.folder)
+        _write(run.folder / "metrics.json", run.metrics)
+        draft = _draft(
+            run,
+            charge,
+            accounts,
+            plan,
+            train=train,
+            test=test,
+            test_is_public=test_is_public,
+            base=base,
+            contribution_bound=contribution_bound,
+        )
+        document = draft.document
+        (run.folder / "README.md").write_text(card(document, run.metrics), encoding="utf-8")
+        (run.folder / "report.html").write_text(page(document, run.metrics), encoding="utf-8")
+        papers.seal(run.folder, draft, besides=working)
+    except OSError as error:
+        raise SourdineError(
+            f"the run folder {run.folder} cannot be written: {error.strerror}. The training is done "
+            "and kept; make room and start the same command with --resume."
+        ) from None
+    for name in working:
+        (run.folder / name).unlink(missing_ok=True)
+    run.certificate = Certificate.from_json((run.folder / "certificate.json").read_text("utf-8"))
+
+
+def _draft(
+    run: Run,
+    charge: Charge,
+    accounts: Accounts,
+    plan: Plan,
+    *,
+    train: Corpus,
+    test: Corpus | None,
+    test_is_public: bool,
+    base: str,
+    contribution_bound: int,
+) -> Certificate:
+    budget = charge.budget
+    public = budget.adjacency != "add-remove"
+    trained = _amount(train, public)
+    tested = "" if test is None else _amount(test, public)
+    accesses = accounts.accesses(charge, trained, tested)
+    if public:
+        accesses.append(
+            Access(
+                "the number of records and units",
+                NOTHING,
+                f"public under {budget.adjacency}: a unit is replaced, not removed",
+            )
+        )
+    if accounts.labels is None:
+        accesses.append(
+            Access("the label set", NOTHING, "declared by the owner, not read off the data")
+        )
+    if test_is_public and test is not None:
+        accesses.append(
+            Access(f"an exact test on {tested}", NOTHING, "the owner declares these records public")
+        )
+    if run.not_for_release is not None:
+        accesses.append(
+            Access(
+                "exact counts of copies, classes and rows per person, for the owner",
+                None,
+                "kept beside the run folder, not for release",
+            )
+        )
+    named = papers.sampling(charge.event())
+    users = None if train.users is None else len(set(train.users))
+    trained_weights = sum(x.numel() for x in _trained(run.model, plan))
+    return papers.draft(
+        charge.ledger,
+        what="a text classifier: its weights, its labels, and its metrics",
+        to=_TO,
+        contribution_bound=contribution_bound,
+        accesses=accesses,
+        sampling_assumed=named,
+        sampling_executed=named,
+        source=charge.kind or "secure",
+        numbers=_NUMBERS,
+        utility=run.metrics,
+        data={
+            "fingerprint": fingerprint(train.table()),
+            "records": len(train) if public else "UNKNOWN",
+            "users": users if public and users is not None else "UNKNOWN",
+            "text": list(train.text),
+            "label": train.label,
+        },
+        model={"base": named_base(base), "trained": plan.strategy.name, "parameters": trained_weights},
+        training={
+            "lot_size": plan.lot_size,
+            "steps": plan.steps,
+            "clip": plan.clip,
+            "noise_multiplier": charge.noise_multiplier,
+            "learning_rate": plan.learning_rate,
+            "max_length": plan.max_length,
+            "plan": list(plan.reasons),
+        },
+        not_covered=_not_covered(budget.unit, accounts),
+    )
+
+
+def write_plain(run: Run, heading: str, about: Mapping[str, Any]) -> None:
+    """A run without a certificate: its model and metrics, and the reason on every page."""
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        run.model.save(run.folder)
+        _write(run.folder / "metrics.json", {"privacy": heading, **run.metrics})
+        lines = [f"# {heading}", "", "This model carries no differential privacy certificate."]
+        lines += [f"- {name}: {value}" for name, value in about.items()]
+        (run.folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SourdineError(
+            f"the run folder {run.folder} cannot be written: {error.strerror}; make room."
+        ) from None
+
+
+def named_base(base: str) -> str:
+    """The name of a model without the path of somebody's machine."""
+    if base == BYTES:
+        return "a transformer on bytes, with random weights"
+    if fetched("minilm") is not None and Path(base) == fetched("minilm"):
+        return "sentence-transformers/all-MiniLM-L6-v2"
+    return Path(base).name if Path(base).exists() else base
+
+
+def _trained(model: TextModel, plan: Plan) -> list[Any]:
+    return [x for x in model.network.parameters() if x.requires_grad] or list(
+        model.network.head.parameters()
+    )
+
+
+def _amount(corpus: Corpus, public: bool) -> str:
+    if not public:
+        return "the records"
+    people = "" if corpus.users is None else f" of {len(set(corpus.users)):,} people"
+    return f"{len(corpus):,} records{people}"
+
+
+def _not_covered(unit: str, accounts: Accounts) -> list[str]:
+    found = [
+        "facts about a person that stand in other people's texts (Brown et al. 2022)",
+        "what the pretrained model learnt from its own training text",
+        "the time that training took, and who was seen to run it",
+        "the choice of settings, if it was made by trying them on these records",
+    ]
+    if unit == "example":
+        found.insert(
+            1, "persons with several records: k records are protected k times less (group privacy)"
+        )
+    if accounts.labels is not None:
+        found.append("classes with few records: they were left out, and their records taught nothing")
+    return found
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(dict(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    path.write_text(text, encoding="utf-8")

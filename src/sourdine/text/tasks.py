@@ -1,0 +1,85 @@
+"""What is learnt: which examples a record makes, the loss of each, and how answers are counted.
+
+One task stands so far, classification of a text or of a pair of texts. Others take the same road: a
+task makes its model from an encoder, turns records into examples, gives one loss per example, and
+counts its answers so that a mechanism can release them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sourdine import checks
+from sourdine.errors import InputError
+from sourdine.text.examples import NOTHING, Examples, tokenized
+from sourdine.text.models import Classifier, Pooling
+from sourdine.text.releases import Metric, accuracy, macro_f1, matthews
+
+
+@dataclass(frozen=True)
+class Classify:
+    """Telling classes apart; `labels` are their names, in order."""
+
+    name: ClassVar[str] = "classify"
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.labels)) < 2 or len(set(self.labels)) < len(self.labels):
+            raise InputError("classification needs at least two labels, each named once.")
+
+    def model(self, encoder: Any, pooling: Pooling, scale: float) -> Classifier:
+        return Classifier(encoder, len(self.labels), pooling, scale)
+
+    def classes(self, labels: Sequence[str]) -> list[int]:
+        """The number of each label; a record whose label is not among them counts for nothing."""
+        known = {label: number for number, label in enumerate(self.labels)}
+        return [known.get(label, NOTHING) for label in labels]
+
+    def examples(
+        self, tokenizer: Any, texts: Sequence[Sequence[str]], labels: Sequence[str], most: int
+    ) -> Examples:
+        return tokenized(tokenizer, texts, self.classes(labels), most)
+
+    def metrics(
+        self, matrix: np.ndarray[Any, np.dtype[np.float64]], deviation: float, records: int | None
+    ) -> dict[str, Metric]:
+        """What a confusion matrix says, whose cells have noise of this deviation."""
+        kinds = {"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews}
+        return {name: kind(matrix, deviation, records) for name, kind in kinds.items()}
+
+
+def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """Cross entropy of each example, of its own text and class only; none for a record of no class.
+
+    On a GPU the model runs in bfloat16; norms and sums are made in single precision all the same.
+    """
+    labels = batch["labels"]
+    with torch.autocast(labels.device.type, torch.bfloat16, enabled=labels.is_cuda):
+        scores = model(batch)
+    each = nn.functional.cross_entropy(scores.float(), labels.clamp(min=0), reduction="none")
+    return torch.where(labels == NOTHING, torch.zeros_like(each), each)
+
+
+class OnFeatures(nn.Module):
+    """A head alone, on features that were computed before."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.head = head
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        return self.head(batch["features"])  # type: ignore[no-any-return]
+
+
+TASKS = {Classify.name: Classify}
+
+
+def task(name: str) -> type[Classify]:
+    """The task of this name."""
+    return TASKS[checks.one_of("task", name, tuple(TASKS))]

@@ -1,0 +1,465 @@
+"""Private training of a text model, from a table to a run folder that a stranger can check.
+
+    run = Trainer("notes.csv", Budget(3, 1e-6), text="note", label="diagnosis").fit()
+    run.save("out")
+
+Guarantee: everything that is in the run folder is together (epsilon, delta)-DP for the budget's unit
+under its adjacency: one plan (text/accounts.py) is charged before anything is drawn. What needs no
+charge is said in the certificate with its reason; what is only for the owner's eyes lies beside the run
+folder, not in it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sourdine import checks, rng
+from sourdine.budget import Budget
+from sourdine.data.corpus import Corpus, read_corpus
+from sourdine.data.fetch import fetched
+from sourdine.data.owner import Findings, examine
+from sourdine.data.split import split
+from sourdine.errors import InputError
+from sourdine.sgd import Engine
+from sourdine.sgd.charge import Charge
+from sourdine.sgd.folder import Folder
+from sourdine.sgd.processes import Processes
+from sourdine.text import loop
+from sourdine.text.accounts import Accounts, accounts, find_labels
+from sourdine.text.examples import Collate, Features, cached_features
+from sourdine.text.log import releasable
+from sourdine.text.model import TextModel
+from sourdine.text.models import BYTES, Classifier, Pooling, load_encoder
+from sourdine.text.plan import Plan, plan, situation_of
+from sourdine.text.progress import BESIDE, PROGRESS, Progress
+from sourdine.text.releases import Confusion, first_rows
+from sourdine.text.run import Run, named_base, seal_run, write_plain
+from sourdine.text.strategies import LoRA, Strategy, strategy
+from sourdine.text.tasks import Classify, OnFeatures, task
+
+_ALIASES = {
+    "num_train_epochs": "epochs",
+    "max_steps": "steps",
+    "per_device_train_batch_size": "batch_size",
+    "max_grad_norm": "clip",
+    "train_dataset": "train",
+    "eval_dataset": "test",
+}
+_SHOWN = 20  # so many times epsilon is worked out while it grows
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that is settled before anything is charged."""
+
+    train: Corpus
+    test: Corpus | None
+    findings: Findings
+    encoder: Any
+    tokenizer: Any
+    pooling: Pooling
+    plan: Plan
+    units: int
+
+
+class Trainer:
+    """A private training run; see the top of this file.
+
+    train: what `read_corpus` takes: a path, a frame, a datasets.Dataset, or a Corpus.
+    model: a local path, a hub name or "bytes"; by default the fetched MiniLM if it is there, or bytes.
+    trains: what is trained ("head", "bitfit", "lora", "prompt", "all", or a Strategy); lora=8 is short
+    for LoRA(8). labels: the classes, if they may be known; otherwise they are found privately.
+    user: the column that says whose a record is, for a budget per user; rows_per_user of them count.
+    test: other records to test on, in place of held out ones; test_is_public says that they may be used
+    without noise. records: the declared number of units, under add-remove.
+    output_dir: where the run works and ends; an unfinished one goes on with resume.
+    seed: repeats a run, for tests and teaching: it gets no certificate. not_private: no privacy at all,
+    on data that may be used so.
+    log: hears {"step", "epsilon", "learning_rate"} and the noisy metrics, nothing else (text/log.py).
+    tell: hears (stage, done, total, epsilon) for a progress bar.
+    """
+
+    def __init__(
+        self,
+        train: Any,
+        budget: Budget | None = None,
+        *,
+        model: str | None = None,
+        task: str = "classify",
+        text: str | Sequence[str] | None = None,
+        label: str | None = None,
+        user: str | None = None,
+        rows_per_user: int = 1,
+        labels: Sequence[str] | None = None,
+        test: Any = None,
+        test_is_public: bool = False,
+        records: int | None = None,
+        encoding: str = "utf-8",
+        output_dir: str | Path | None = None,
+        resume: bool = False,
+        trains: str | Strategy | None = None,
+        lora: int | None = None,
+        steps: int | None = None,
+        epochs: float | None = None,
+        lot_size: int | None = None,
+        clip: float | None = None,
+        learning_rate: float | None = None,
+        max_length: int | None = None,
+        batch_size: int | None = None,
+        held_out: float | None = None,
+        device: str | None = None,
+        seed: int | None = None,
+        not_private: bool = False,
+        log: Callable[[dict[str, float]], object] | None = None,
+        tell: Callable[[str, int, int, float | None], object] | None = None,
+        **others: Any,
+    ) -> None:
+        for name in others:
+            meant = f"it is called {_ALIASES[name]} here" if name in _ALIASES else "there is no such"
+            raise InputError(f"Trainer does not take {name!r}: {meant}.")
+        if (budget is None) != not_private:
+            raise InputError(
+                "give a budget, for instance Budget(3, 1e-6); or not_private=True without one, for "
+                "data that may be used without privacy."
+            )
+        if budget is not None and not isinstance(budget, Budget):
+            raise InputError(f"{budget!r} is no budget; give Budget(3, 1e-6), for instance.")
+        if lora is not None and trains not in (None, "lora"):
+            raise InputError("lora= trains low-rank additions; leave trains= out beside it.")
+        if steps is not None and epochs is not None:
+            raise InputError("give steps or epochs, not both.")
+        self.unit = "example" if user is None else "user"
+        if budget is not None and budget.unit != self.unit:
+            hint = "name the column of persons with user=" if user is None else "leave user= out"
+            raise InputError(f"the budget is per {budget.unit}; {hint}, or make one per {self.unit}.")
+        self.budget, self.not_private = budget, not_private
+        self.model_name, self._kind = model or default_model(), _task(task)
+        self.strategy: Strategy | None = LoRA(lora) if lora is not None else _strategy(trains)
+        self.output = None if output_dir is None else Path(output_dir).expanduser()
+        self._stated = {
+            "lot_size": lot_size,
+            "steps": steps,
+            "clip": clip,
+            "learning_rate": learning_rate,
+            "max_length": max_length,
+            "batch_size": batch_size,
+            "held_out": 0.0 if test is not None else held_out,
+        }
+        self.epochs = None if epochs is None else checks.positive("epochs", epochs)
+        self.rows_per_user = checks.whole("rows_per_user", rows_per_user)
+        self.labels = None if labels is None else Classify(tuple(labels)).labels
+        self.records = None if records is None else checks.whole("records", records)
+        self.test_is_public, self.resume, self.seed = test_is_public, resume, seed
+        self._source = None if seed is None else rng.seeded(seed)
+        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._log, self._tell = log or _ignore, tell or _ignore
+        self._columns: dict[str, Any] = {
+            "text": text,
+            "label": label,
+            "user": user,
+            "encoding": encoding,
+        }
+        self._given, self._given_test = train, test
+        self._prepared: Prepared | None = None
+
+    # Before anything is charged
+
+    def prepare(self) -> Prepared:
+        """Reads and checks the data, loads the model, and plans; nothing is charged."""
+        if self._prepared is None:
+            whole = self._read(self._given)
+            budget = self.budget or Budget(1e6, 1e-15, self.unit)
+            units = self.records or _units(whole)
+            checks.delta(budget.delta, units)
+            encoder, tokenizer, pooling = load_encoder(self.model_name)
+            situation = situation_of(
+                units,
+                budget,
+                encoder,
+                pretrained=self.model_name != BYTES,
+                declared=self.labels is not None,
+                device=self._device,
+            )
+            chosen = plan(situation, self.strategy).with_(**self._stated)
+            if chosen.max_length > situation.longest:
+                raise InputError(f"this model reads at most {situation.longest} tokens, not that many.")
+            train, test = self._parts(whole, chosen)
+            inside = self.records or _units(train)
+            chosen = chosen.fitted(inside, self.epochs)
+            self._prepared = Prepared(
+                train, test, examine(whole), encoder, tokenizer, pooling, chosen, inside
+            )
+        return self._prepared
+
+    def _read(self, given: Any) -> Corpus:
+        return given if isinstance(given, Corpus) else read_corpus(given, **self._columns)
+
+    def _parts(self, whole: Corpus, chosen: Plan) -> tuple[Corpus, Corpus | None]:
+        if self._given_test is not None:
+            return whole, self._read(self._given_test)
+        if not chosen.held_out:
+            return whole, None
+        parts = split(whole, {"train": 1 - chosen.held_out, "test": chosen.held_out})
+        if not parts["train"] or not parts["test"]:
+            raise InputError("a part of the split is empty: too few units; set held_out=0.")
+        return whole.take(parts["train"]), whole.take(parts["test"])
+
+    # The run
+
+    def fit(self) -> Run:
+        """Trains and returns the run; without output_dir it lies in a temporary folder until saved."""
+        precision = torch.get_float32_matmul_precision()
+        if self._device.type == "cuda":  # norms and sums keep full precision (sgd/clipped.py)
+            torch.set_float32_matmul_precision("high")
+        try:
+            with torch.random.fork_rng(devices=[]):
+                return self._fit() if self.budget is not None else self._fit_plainly()
+        finally:
+            torch.set_float32_matmul_precision(precision)
+
+    def _fit(self) -> Run:
+        ready, processes = self.prepare(), Processes()
+        progress = Progress(self._folder(processes), processes)
+        folder = Folder(progress.folder, processes)
+        processes.once(folder.take)
+        try:
+            own = self._accounts(ready)
+            charge = own.charge(
+                ready.plan,
+                ready.units,
+                self.records,
+                folder,
+                processes,
+                progress.state.get("noise_multiplier"),
+            )
+            source = self._source or rng.secure()
+            charge.reserve(source.kind, folder.run)
+            if "labels" not in progress.state:
+                found = processes.once(lambda: self._labels(ready, own, source))
+                progress.note(noise_multiplier=charge.noise_multiplier, labels=found)
+            goal = self._kind(tuple(progress.state["labels"]))
+            network = self._train(ready, goal, charge)
+            if "metrics" not in progress.state:
+                noisy = processes.once(lambda: self._metrics(ready, goal, network, own, source))
+                progress.note(metrics=noisy)
+            run = self._ended(ready, goal, network, progress)
+            if processes.first:
+                self._seal(run, ready, charge, own)
+            processes.once(lambda: None)  # nobody leaves before the folder is whole
+            return run
+        finally:
+            folder.close()
+
+    def _folder(self, processes: Processes) -> Path:
+        """Where the run works: its own folder, or a private one until it is saved."""
+        if self.output is None:
+            return Path(processes.once(lambda: tempfile.mkdtemp(prefix="sourdine-")))
+        out = self.output
+        if (out / "certificate.json").exists():
+            raise InputError(f"{out} holds a finished run; name another folder.")
+        unfinished = any((out / name).exists() for name in (PROGRESS, "run", "checkpoint.pt"))
+        if unfinished and not self.resume:
+            raise InputError(
+                f"{out} holds a run that was not finished, or is in use; add --resume (resume=True) to "
+                "go on with it, or name another folder."
+            )
+        if out.is_file() or (out.exists() and not unfinished and any(out.iterdir())):
+            raise InputError(f"{out} is not empty; name a new folder for the run.")
+        return out
+
+    def _accounts(self, ready: Prepared) -> Accounts:
+        if self.budget is None:
+            raise InputError("private training needs a budget.")
+        tests = {(True, True): "public", (True, False): "private", (False, False): "held out"}
+        kind = (self._given_test is not None, self.test_is_public)
+        if kind not in tests:
+            raise InputError("test_is_public is about test=; records that are held out are private.")
+        return accounts(
+            self.budget,
+            ready.plan,
+            declared=self.labels is not None,
+            rows_per_user=self.rows_per_user,
+            test="none" if ready.test is None else tests[kind],
+        )
+
+    def _labels(self, ready: Prepared, own: Accounts, source: rng.Source) -> list[str]:
+        """Declared labels, or those that come out of a noisy count over all records."""
+        if own.labels is None:
+            return list(self.labels or ())
+        parts = [ready.train]
+        if ready.test is not None and self._given_test is None:
+            parts.append(ready.test)
+        named = [label for part in parts for label in part.labels or ()]
+        users = [user for part in parts for user in part.users or ()]
+        return find_labels(own.labels, named, source, users or None)
+
+    def _train(self, ready: Prepared, goal: Classify, charge: Charge) -> Classifier:
+        network, model, dataset, collate = self._network(ready, goal)
+        shown = -1
+
+        def tell(engine: Engine) -> None:
+            nonlocal shown
+            epsilon, part = None, _SHOWN * engine.done // engine.steps
+            if part != shown:
+                shown, epsilon = part, engine.epsilon()
+                rate = float(engine.optimizer.param_groups[0]["lr"])
+                said = {"step": engine.done, "epsilon": epsilon, "learning_rate": rate}
+                self._log(releasable(said))
+            self._tell("training", engine.done, engine.steps, epsilon)
+
+        loop.train_privately(
+            model,
+            dataset,
+            charge,
+            ready.plan,
+            collate=collate,
+            users=ready.train.users,
+            most_per_user=self.rows_per_user,
+            source=self._source,
+            tell=tell,
+        )
+        ready.plan.strategy.finish(network)
+        return network
+
+    def _network(self, ready: Prepared, goal: Classify) -> tuple[Classifier, nn.Module, Any, Any]:
+        """The whole model, the part that trains, its examples, and how they become batches."""
+        network = goal.model(ready.encoder, ready.pooling, ready.plan.scale)
+        ready.plan.strategy.prepare(network)
+        network.to(self._device).eval()  # dropout would only add noise to noise
+        labels = ready.train.labels or ()
+        rows = goal.examples(ready.tokenizer, ready.train.texts, labels, ready.plan.max_length)
+        collate = Collate(ready.tokenizer.pad_token_id)
+        if ready.plan.strategy.name != "head":
+            return network, network, rows, collate
+        frozen = cached_features(
+            network, rows, collate, tell=lambda done: self._tell("reading", done, len(rows), None)
+        )
+        dataset = Features(frozen.to(self._device), goal.classes(labels))
+        return network, OnFeatures(network.head), dataset, torch.utils.data.default_collate
+
+    def _metrics(
+        self,
+        ready: Prepared,
+        goal: Classify,
+        network: Classifier,
+        own: Accounts | None,
+        source: rng.Source,
+    ) -> dict[str, Any]:
+        """Noisy metrics on private records, exact ones on public records, none without any."""
+        if ready.test is None:
+            return {"how": "no records were held out: nothing is known about its accuracy"}
+        test = ready.test
+        rows = goal.examples(ready.tokenizer, test.texts, test.labels or (), ready.plan.max_length)
+        answers = loop.predicted(network, rows, Collate(ready.tokenizer.pad_token_id), 64)
+        true = goal.classes(test.labels or ())
+        noise = None if own is None else own.test_noise
+        if noise is None:
+            counts = Confusion(len(goal.labels), 1.0)
+            matrix, deviation, tested = counts.count(true, answers), 0.0, len(true)
+            known: int | None = tested
+            how = f"exact, on {tested:,} records that the owner declares public"
+        else:
+            counts = Confusion(len(goal.labels), noise, self.rows_per_user)
+            matrix = counts.release(true, answers, source, test.users)
+            deviation = counts.deviation
+            tested = sum(first_rows(test.users, len(true), self.rows_per_user))
+            known = (
+                tested if self.budget is not None and self.budget.adjacency != "add-remove" else None
+            )
+            amount = "the" if known is None else f"{known:,}"
+            how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount} "
+            how += "records, charged"
+        found = goal.metrics(matrix, deviation, known)
+        said = {name: vars(metric) for name, metric in found.items()}
+        self._log(releasable({name: metric.value for name, metric in found.items()}))
+        return {**said, "records": known or "UNKNOWN", "how": how, "reference": None}
+
+    def _ended(self, ready: Prepared, goal: Classify, network: Classifier, progress: Progress) -> Run:
+        texts = len(ready.train.texts)
+        model = TextModel(network.cpu(), ready.tokenizer, goal, ready.plan.max_length, texts)
+        beside = None
+        if self.output is not None:
+            beside = Path(f"{self.output}{BESIDE}")
+            beside.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (beside / "data.md").write_text(ready.findings.to_markdown(), encoding="utf-8")
+        return Run(
+            progress.folder,
+            model,
+            progress.state["metrics"],
+            not_for_release=beside,
+            kept=self.output is not None,
+        )
+
+    def _seal(self, run: Run, ready: Prepared, charge: Charge, own: Accounts) -> None:
+        working = [PROGRESS, *Folder.WORKING]
+        if self.seed is not None:
+            said = {"why": "a seeded run: whoever guesses the seed subtracts the noise"}
+            write_plain(run, "SEEDED, NOT PRIVATE", said)
+            for name in working:
+                (run.folder / name).unlink(missing_ok=True)
+            return
+        seal_run(
+            run,
+            charge,
+            own,
+            ready.plan,
+            train=ready.train,
+            test=ready.test,
+            test_is_public=self.test_is_public,
+            base=self.model_name,
+            contribution_bound=self.rows_per_user,
+            working=working,
+        )
+
+    # Without privacy
+
+    def _fit_plainly(self) -> Run:
+        ready = self.prepare()
+        progress = Progress(self._folder(Processes()), Processes())
+        goal = self._kind(self.labels or tuple(sorted(set(ready.train.labels or ()) - {""})))
+        network, model, dataset, collate = self._network(ready, goal)
+        source = self._source or rng.secure()
+        loop.train_plainly(
+            model,
+            dataset,
+            ready.plan,
+            collate=collate,
+            source=source,
+            tell=lambda done: self._tell("training", done, ready.plan.steps, None),
+        )
+        ready.plan.strategy.finish(network)
+        metrics = self._metrics(ready, goal, network, None, source)
+        how = "NOT PRIVATE: exact, on records that the owner declares may be used so"
+        progress.state["metrics"] = {**metrics, "how": how}
+        run = self._ended(ready, goal, network, progress)
+        write_plain(run, "NOT PRIVATE", {"base": named_base(self.model_name)})
+        return run
+
+
+def default_model() -> str:
+    """The fetched MiniLM if it is there, else the built-in model on bytes; never a download."""
+    found = fetched("minilm")
+    return BYTES if found is None else str(found)
+
+
+def _task(name: str) -> type[Classify]:
+    return task(name)
+
+
+def _strategy(given: str | Strategy | None) -> Strategy | None:
+    return strategy(given) if isinstance(given, str) else given
+
+
+def _units(corpus: Corpus) -> int:
+    return len(corpus) if corpus.users is None else len(set(corpus.users))
+
+
+def _ignore(*said: object) -> None:
+    pass
