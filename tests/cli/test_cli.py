@@ -274,12 +274,12 @@ def test_config_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
 
 
 def test_demo_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    found = answer(capsys, "demo")
+    found = answer(capsys, "demo", "--tour")
     plans = found["plans"]
     assert all(plan["epsilon"] >= plan["epsilon_lower"] for plan in plans.values())  # type: ignore[attr-defined]
     assert len(found["answers"]) == 3 and "was not run" in str(found["refused"])  # type: ignore[arg-type]
     assert found["spent"] == pytest.approx(0.8)
-    code, out, _ = run(capsys, "demo")
+    code, out, _ = run(capsys, "demo", "--tour")
     assert code == 0
     assert "McMahan" in out
     drawn = answer(capsys, "figures", "delta-meaning", "--out", str(tmp_path))
@@ -292,7 +292,7 @@ def test_demo_and_figures(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert run(capsys, "figures", "delta-meaning", "--out", str(blocked))[0] == 2
 
 
-VERBS = ["account", "calibrate", "figures", "demo", "query"]
+VERBS = ["account", "calibrate", "figures", "demo", "query", "train", "fetch", "verify", "report"]
 VERBS += ["ledger show", "ledger budget", "ledger export"]
 VERBS += ["survey new", "survey answer", "survey run", "survey estimate"]
 

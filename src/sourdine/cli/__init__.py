@@ -15,7 +15,19 @@ from collections.abc import Sequence
 import click
 import typer
 
-from sourdine.cli import account, calibrate, demo, fetch, figures, ledger, query, report, survey, verify
+from sourdine.cli import (
+    account,
+    calibrate,
+    demo,
+    fetch,
+    figures,
+    ledger,
+    query,
+    report,
+    survey,
+    train,
+    verify,
+)
 from sourdine.errors import SourdineError
 
 app = typer.Typer(
@@ -32,6 +44,7 @@ app.command("fetch")(fetch.fetch)
 app.command("figures")(figures.figures)
 app.command("query")(query.query)
 app.command("report")(report.report)
+app.command("train")(train.train)
 app.command("verify")(verify.verify)
 app.add_typer(survey.app, name="survey", no_args_is_help=True)
 app.add_typer(ledger.app, name="ledger", no_args_is_help=True)

@@ -61,7 +61,7 @@ class Accounts:
         plan: Plan,
         units: int,
         records: int | None,
-        folder: Folder,
+        folder: Folder | None,
         processes: Processes,
         noise: float | None,
     ) -> Charge:

@@ -211,6 +211,15 @@ class Trainer:
             raise InputError("a part of the split is empty: too few units; set held_out=0.")
         return whole.take(parts["train"]), whole.take(parts["test"])
 
+    def planned_noise(self) -> float | None:
+        """The noise multiplier that the budget asks for; nothing is charged."""
+        if self.budget is None:
+            return None
+        ready = self.prepare()
+        own = self._accounts(ready)
+        plan = (ready.plan, ready.units, self.records)
+        return own.charge(*plan, None, Processes(), None).noise_multiplier
+
     # The run
 
     def fit(self) -> Run:

@@ -1,0 +1,297 @@
+"""`sourdine train`: a private text classifier, its certificate and its report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sourdine import checks
+from sourdine.budget import Budget
+from sourdine.cli.options import Config, Json, Records, ceiling, listed, print_json
+from sourdine.errors import InputError, SourdineError
+
+if TYPE_CHECKING:
+    from sourdine.text.run import Run
+    from sourdine.text.trainer import Trainer
+
+Tell = Callable[[str, int, int, float | None], None]
+
+
+def train(
+    data: Annotated[str, typer.Argument(help="A CSV, TSV, JSONL or Parquet file.")],
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="The column of text; twice for pairs.")
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="The column of classes.")] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget.")] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Below 1/n.")] = 1e-6,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A new folder; notes-run for notes.csv.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="A folder, a hub name or bytes; the fetched MiniLM if there."),
+    ] = None,
+    trains: Annotated[
+        str | None, typer.Option("--trains", help="head, bitfit, lora, prompt or all.")
+    ] = None,
+    lora: Annotated[float | None, typer.Option("--lora", help="Train LoRA of this rank.")] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="The column that names the person (unit user).")
+    ] = None,
+    rows_per_user: Annotated[
+        float, typer.Option("--rows-per-user", help="How many rows of a person count.")
+    ] = 1,
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
+    ] = None,
+    test: Annotated[str | None, typer.Option("--test", help="Other records to test on.")] = None,
+    test_is_public: Annotated[
+        bool, typer.Option("--test-is-public", help="The test records may be used without noise.")
+    ] = False,
+    held_out: Annotated[
+        float | None, typer.Option("--held-out", help="Share of the units to test on; 0 for none.")
+    ] = None,
+    steps: Annotated[float | None, typer.Option("--steps", help="Steps of training.")] = None,
+    epochs: Annotated[float | None, typer.Option("--epochs", help="Or passes over the data.")] = None,
+    lot_size: Annotated[float | None, typer.Option("--lot-size", help="Units in a step.")] = None,
+    clip: Annotated[float | None, typer.Option("--clip", help="Largest norm of a gradient.")] = None,
+    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Of AdamW.")] = None,
+    max_length: Annotated[float | None, typer.Option("--max-length", help="Tokens of a text.")] = None,
+    batch_size: Annotated[
+        float | None, typer.Option("--batch-size", help="Texts in memory at once; no matter else.")
+    ] = None,
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="zero-out, add-remove (with --records) or replace-one.")
+    ] = "zero-out",
+    records: Records = None,
+    encoding: Annotated[str, typer.Option("--encoding", help="Of a text file.")] = "utf-8",
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say how it would train, and stop.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", help="A folder for TensorBoard.")
+    ] = None,
+    seed: Annotated[float | None, typer.Option("--seed", help="For tests: no certificate.")] = None,
+    not_private: Annotated[
+        bool, typer.Option("--not-private", help="No privacy, on data that may be used so.")
+    ] = False,
+    json: Json = False,
+    config: Config = None,
+) -> None:
+    """Train a text classifier privately; the folder it ends in can be checked by a stranger.
+
+    Everything is charged to the folder's ledger before anything is drawn. Stopped runs go on with the
+    same command and --resume.
+
+    Example: `sourdine train notes.csv --text note --label diagnosis --epsilon 3 --out out`
+    """
+    budget = _budget(epsilon, delta, user, adjacency, not_private)
+    _import_text()
+    folder = out or Path(f"{Path(data).name.split('.')[0]}-run")
+    first = _together()
+    with _progress(first and not json) as tell, _log(tensorboard if first else None) as log:
+        from sourdine.text.trainer import Trainer  # noqa: PLC0415 (torch: only now)
+
+        trainer = Trainer(
+            data,
+            budget,
+            model=model,
+            text=text,
+            label=label,
+            user=user,
+            rows_per_user=_whole("rows-per-user", rows_per_user) or 1,
+            labels=listed(labels),
+            test=test,
+            test_is_public=test_is_public,
+            records=_whole("records", records),
+            encoding=encoding,
+            output_dir=folder,
+            resume=resume,
+            trains=trains,
+            lora=_whole("lora", lora),
+            steps=_whole("steps", steps),
+            epochs=epochs,
+            lot_size=_whole("lot-size", lot_size),
+            clip=clip,
+            learning_rate=learning_rate,
+            max_length=_whole("max-length", max_length),
+            batch_size=_whole("batch-size", batch_size),
+            held_out=held_out,
+            device=device,
+            seed=None if seed is None else checks.whole("seed", seed, least=0),
+            not_private=not_private,
+            log=log,
+            tell=tell,
+        )
+        ready = trainer.prepare()
+        if first and not json:
+            for sentence in ready.findings.sentences():
+                print(f"sourdine: {sentence}", file=sys.stderr)
+        if plan:
+            _say_plan(trainer, json)
+            return
+        run = _fitted(trainer, folder)
+    if first:
+        _say(run, json)
+
+
+def _budget(
+    epsilon: float | None, delta: float, user: str | None, adjacency: str, not_private: bool
+) -> Budget | None:
+    if not_private:
+        if epsilon is not None:
+            raise InputError("--not-private has no epsilon; leave one of both out.")
+        return None
+    if epsilon is None:
+        raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
+    if not 0.1 <= epsilon <= 10 and epsilon > 0:
+        why = "protects little" if epsilon > 10 else "leaves little to learn"
+        print(f"sourdine: warning: epsilon {epsilon:g} {why}; 0.1 to 10 is usual.", file=sys.stderr)
+    return Budget(epsilon, delta, "example" if user is None else "user", adjacency)
+
+
+def _whole(name: str, value: float | None) -> int | None:
+    return None if value is None else checks.whole(name, value)
+
+
+def _import_text() -> None:
+    """torch and transformers, or the sentence that says how to get them."""
+    try:
+        import torch  # noqa: F401, PLC0415
+        import transformers  # noqa: F401, PLC0415
+    except ModuleNotFoundError as error:
+        raise InputError(f"training needs {error.name}: pip install 'sourdine[text]'.") from None
+
+
+def _together() -> bool:
+    """Joins the processes of torchrun; whether this is the one that speaks."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return True
+    import torch  # noqa: PLC0415
+    from torch import distributed  # noqa: PLC0415
+
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if not distributed.is_initialized():
+        distributed.init_process_group("nccl" if cuda else "gloo")
+    return distributed.get_rank() == 0
+
+
+def _fitted(trainer: Trainer, folder: Path) -> Run:
+    try:
+        return trainer.fit()
+    except KeyboardInterrupt:
+        hint = "the same command with --resume goes on"
+        print(f"sourdine: stopped; {hint}. What was reserved stays charged.", file=sys.stderr)
+        raise
+    except OSError as error:
+        raise SourdineError(
+            f"{folder} cannot be written: {error.strerror}; make room, and go on with --resume."
+        ) from None
+
+
+@contextlib.contextmanager
+def _progress(shown: bool) -> Iterator[Tell | None]:
+    """A bar that shows epsilon while it grows, on a terminal only."""
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (
+        TextColumn("{task.description:<9}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TextColumn("{task.fields[spent]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(stage: str, done: int, total: int, epsilon: float | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total, spent="")
+            bar.update(tasks[stage], completed=done)
+            if epsilon is not None:
+                bar.update(tasks[stage], spent=f"epsilon {ceiling(epsilon, 3)}")
+
+        yield tell
+
+
+@contextlib.contextmanager
+def _log(folder: Path | None) -> Iterator[Callable[[dict[str, float]], object] | None]:
+    if folder is None:
+        yield None
+        return
+    from sourdine.text.log import tensorboard  # noqa: PLC0415
+
+    with tensorboard(folder) as log:
+        yield log
+
+
+def _say_plan(trainer: Trainer, json: bool) -> None:
+    ready = trainer.prepare()
+    plan = ready.plan
+    noise = trainer.planned_noise()
+    settings = {
+        "trains": plan.strategy.name,
+        "lot_size": plan.lot_size,
+        "steps": plan.steps,
+        "clip": plan.clip,
+        "learning_rate": plan.learning_rate,
+        "max_length": plan.max_length,
+        "batch_size": plan.batch_size,
+        "held_out": plan.held_out,
+        "noise_multiplier": noise,
+        "expected_seconds": round(plan.seconds),
+    }
+    if json:
+        print_json({**settings, "reasons": list(plan.reasons)})
+        return
+    for name, value in settings.items():
+        print(
+            f"{name.replace('_', ' '):<17} {value:.6g}"
+            if isinstance(value, float)
+            else f"{name.replace('_', ' '):<17} {value}"
+        )
+    print("because")
+    for reason in plan.reasons:
+        print(f"  - {reason}")
+    print("Nothing was charged. Any of these can be set by its own option.")
+
+
+def _say(run: Run, json: bool) -> None:
+    promise = None if run.certificate is None else run.certificate.document["guarantee"]
+    if json:
+        names = ("epsilon", "epsilon_lower", "delta", "unit", "adjacency")
+        found = {} if promise is None else {name: promise[name] for name in names}
+        print_json({"folder": str(run.folder), "private": promise is not None, **found, **run.metrics})
+        return
+    if promise is None:
+        print(f"trained WITHOUT privacy: {run.folder} carries no certificate")
+    else:
+        print(
+            f"trained: epsilon <= {ceiling(promise['epsilon'])} at delta = {promise['delta']:g} per "
+            f"{promise['unit']} ({promise['adjacency']})"
+        )
+    for name, found in run.metrics.items():
+        if isinstance(found, dict) and "value" in found:
+            print(
+                f"{name.replace('_', ' ')} {found['value']:.3f} ({found['low']:.3f} to "
+                f"{found['high']:.3f} with {found['confidence']:.0%} confidence)"
+            )
+    print(run.metrics.get("how", ""))
+    print(f"the run lies in {run.folder}" + ("" if promise is None else ": report.html is for people"))
+    if promise is not None:
+        print(f"check it: sourdine verify {run.folder}")
+    if run.not_for_release is not None:
+        print(f"for your eyes only: {run.not_for_release}")
