@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from sourdine.audit import Finding, check_mechanism
     from sourdine.budget import Budget
+    from sourdine.certificate import Certificate, verify
     from sourdine.errors import (
         BudgetError,
         CheckError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sourdine.mechanisms import Exponential, Gaussian, Laplace, NoisyMax, RandomizedResponse
     from sourdine.query import Answer, Session, Survey
     from sourdine.sgd import Engine, clipped_sum
+    from sourdine.text import Run, TextModel, Trainer, load
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,7 @@ _HOMES = {
     "Answer": "sourdine.query",
     "Budget": "sourdine.budget",
     "BudgetError": "sourdine.errors",
+    "Certificate": "sourdine.certificate",
     "CheckError": "sourdine.errors",
     "Engine": "sourdine.sgd",
     "Event": "sourdine.events",
@@ -63,21 +66,27 @@ _HOMES = {
     "Promise": "sourdine.accounting",
     "RandomizedResponse": "sourdine.mechanisms",
     "Renyi": "sourdine.accounting",
+    "Run": "sourdine.text",
     "Session": "sourdine.query",
     "SourdineError": "sourdine.errors",
     "Survey": "sourdine.query",
+    "TextModel": "sourdine.text",
+    "Trainer": "sourdine.text",
     "calibrate": "sourdine.accounting",
     "check_mechanism": "sourdine.audit",
     "clipped_sum": "sourdine.sgd",
     "curve": "sourdine.accounting",
+    "load": "sourdine.text",
     "moments_epsilon": "sourdine.accounting",
     "renyi": "sourdine.accounting",
+    "verify": "sourdine.certificate",
 }
 
 __all__ = [
     "Answer",
     "Budget",
     "BudgetError",
+    "Certificate",
     "CheckError",
     "Engine",
     "Event",
@@ -97,15 +106,20 @@ __all__ = [
     "Promise",
     "RandomizedResponse",
     "Renyi",
+    "Run",
     "Session",
     "SourdineError",
     "Survey",
+    "TextModel",
+    "Trainer",
     "calibrate",
     "check_mechanism",
     "clipped_sum",
     "curve",
+    "load",
     "moments_epsilon",
     "renyi",
+    "verify",
 ]
 
 
@@ -115,9 +129,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name not in ("torch", "transformers", "safetensors", "peft"):
             raise
-        raise ImportError(f"{name} needs torch: pip install 'sourdine[text]'.") from None
+        raise ImportError(f"{name} needs {error.name}: pip install 'sourdine[text]'.") from None
 
 
 def __dir__() -> list[str]:

@@ -22,9 +22,13 @@ lies, which is a fact about its text. Under replace-one a unit may leave one par
 both count: refused.
 
 Several parallel events may split the data each in its own way, equal ones that are repeated as well.
-What a unit may meet is then any choice of one branch from each (`alternatives`). Inside a selection
-nothing changes, as its bound asks for nothing of a trial but delta or Rényi costs (accounting/
-selection.py). Inside lots that are drawn there is no proof here.
+What a unit may meet is then any choice of one branch from each (`alternatives`).
+
+Inside a selection the split is settled before the first trial and is the same in all of them. For a
+unit in the part of A, B only post-processes in each trial, so each trial is an A, and the best of K
+trials costs Selection(A). Hence X + Selection(Parallel(A, B)) has the alternatives X + Selection(A) and
+X + Selection(B). (Where each trial splits anew, that is not proven: charge the selection of one event
+that covers both parts.) Inside lots that are drawn there is no proof here.
 """
 
 from __future__ import annotations
@@ -49,16 +53,31 @@ def alternatives(event: Event, adjacency: str) -> tuple[Event, ...]:
     """
     for part, _ in event.parts:
         _check_sampled(part)
-    apart = [(part, count) for part, count in event.parts if isinstance(part, ParallelEvent)]
+    apart = [(part, count) for part, count in event.parts if _splits(part)]
     if not apart:
         return (event,)
     check_parallel(adjacency)
-    found = [repeat([(part, n) for part, n in event.parts if not isinstance(part, ParallelEvent)])]
+    found = [repeat([(part, n) for part, n in event.parts if not _splits(part)])]
     for part, count in apart:
-        branches = (option for branch in part.events for option in alternatives(branch, adjacency))
-        options = _shared(_largest(branches), count, _MOST // len(found))
+        options = _shared(_largest(_branches(part, adjacency)), count, _MOST // len(found))
         found = _largest(one + other for one in found for other in options)
     return tuple(found)
+
+
+def _splits(part: Event) -> bool:
+    """Whether units meet different branches of it."""
+    if isinstance(part, SelectionEvent):
+        return any(_splits(inner) for inner, _ in part.event.parts)
+    return isinstance(part, ParallelEvent)
+
+
+def _branches(part: Event, adjacency: str) -> list[Event]:
+    """What one unit may meet of a part that splits the data, or of a selection over such trials."""
+    if isinstance(part, SelectionEvent):
+        trials = alternatives(part.event, adjacency)
+        return [SelectionEvent(trial, part.eta, part.gamma) for trial in trials]
+    branches = part.events if isinstance(part, ParallelEvent) else ()
+    return [option for branch in branches for option in alternatives(branch, adjacency)]
 
 
 def check_parallel(adjacency: str) -> None:

@@ -17,6 +17,7 @@ from sourdine.events import (
     FixedSizeEvent,
     ParallelEvent,
     PoissonEvent,
+    SelectionEvent,
     ShuffledEvent,
     TruncatedPoissonEvent,
     compose,
@@ -182,11 +183,12 @@ def sampling(event: Event) -> str:
 
 
 def _spread(event: Event) -> list[tuple[Event, int]]:
-    """All parts, also those that run on a part of the data only."""
+    """All parts, also those that run on a part of the data only, or in each trial of a selection."""
     found: list[tuple[Event, int]] = []
     for part, count in event.parts:
-        if isinstance(part, ParallelEvent):
-            inside = (item for branch in part.events for item in _spread(branch))
+        if isinstance(part, ParallelEvent | SelectionEvent):
+            branches = part.events if isinstance(part, ParallelEvent) else (part.event,)
+            inside = (item for branch in branches for item in _spread(branch))
             found += [(inner, number * count) for inner, number in inside]
         else:
             found.append((part, count))

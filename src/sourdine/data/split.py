@@ -13,17 +13,21 @@ depend on it. Adding, removing or zeroing out a unit changes the part that it li
 Replacing it changes at most two: the part it leaves and the part it enters. So what is computed on the
 parts composes in parallel under add-remove and zero-out, and counts twice under replace-one.
 
-How many records a part holds follows from the records: whoever publishes it counts it as known.
+How many records a part holds follows from the records: whoever publishes it counts it as known, and
+shows with it in which part the last unknown unit lies. Under a salt that is public this tells something
+about its text; under `own_salt`, which nobody else knows, it does not.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from sourdine import checks
 from sourdine.data.corpus import Corpus
+from sourdine.data.fingerprint import own_key
 from sourdine.errors import InputError
 
 WHOLE = 1 << 256
@@ -45,6 +49,11 @@ def split(
         name = next(name for name, end in ends.items() if place < end)
         parts[name].append(index)
     return parts
+
+
+def own_salt() -> str:
+    """A salt of the user's own, made from the key in the config folder: always the same, and secret."""
+    return hmac.new(own_key(), b"sourdine split 1", hashlib.sha256).hexdigest()
 
 
 def partition(corpus: Corpus, count: int, *, salt: str = "sourdine partition 1") -> list[list[int]]:

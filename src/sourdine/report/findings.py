@@ -20,7 +20,6 @@ from sourdine.events import (
     ParallelEvent,
     PoissonEvent,
     TruncatedPoissonEvent,
-    parallel,
     repeat,
 )
 from sourdine.report.reading import looks, number, section, text
@@ -111,7 +110,8 @@ class Findings:
 
     agrees: whether the claim is what the events cost; None where that could not be computed, and False
     only where the events are proven to cost more.
-    path: epsilon after so many steps of training, all other releases counted from the start.
+    path: epsilon of a unit that is trained on after so many steps, what all units meet counted from the
+    start.
     costs: the epsilon of each access alone, None where it has none.
     """
 
@@ -238,8 +238,14 @@ def _after(event: Event, training: tuple[Event, int], steps: int) -> Event:
     for part, count in event.parts:
         if (part, count) == training:
             items.append((part, steps))
-        elif isinstance(part, ParallelEvent):
-            items.append((parallel(_after(one, training, steps) for one in part.events), count))
+        elif isinstance(part, ParallelEvent) and training in _series(part):
+            # The units of the other parts never meet these steps.
+            items += [
+                item
+                for branch in part.events
+                if training in _series(branch)
+                for item in _after(branch, training, steps).parts
+            ]
         else:
             items.append((part, count))
     return repeat(items)

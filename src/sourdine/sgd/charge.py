@@ -8,7 +8,7 @@ from sourdine import checks
 from sourdine.accounting import curve, least_noise
 from sourdine.budget import Budget
 from sourdine.errors import BudgetError, InputError
-from sourdine.events import NOTHING, Event, GaussianEvent, ParallelEvent, compose
+from sourdine.events import NOTHING, Event, GaussianEvent, compose, parallel
 from sourdine.ledger import Ledger
 from sourdine.ledger.record import CHARGE, RESERVE
 from sourdine.sgd.folder import Folder
@@ -83,8 +83,7 @@ class Charge:
     def branches(self, steps: int, noise: float) -> Event:
         """What the steps cost, or what is met in their place."""
         made = self.training(steps, noise)
-        both = [event for event in (made, self.apart) if event is not None and event.parts]
-        return ParallelEvent(tuple(both)) if len(both) == 2 else made if self.apart is None else both[0]
+        return parallel([made, NOTHING if self.apart is None else self.apart])
 
     def training(self, steps: int, noise: float) -> Event:
         """What the steps alone cost."""

@@ -10,8 +10,9 @@ as they may be of the same people.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sourdine.accounting import least_noise
 from sourdine.budget import Budget
@@ -55,6 +56,37 @@ class Accounts:
     def held_out(self) -> Event | None:
         """What a unit meets instead of the training."""
         return None if self.test_noise is None or not self.apart else GaussianEvent(self.test_noise)
+
+    @property
+    def seen_by(self) -> str:
+        """Whom the guarantee holds against."""
+        return (
+            "anyone: the attacker sees every file of this folder, knows the method and all other "
+            "records, and may have seen every model on the way"
+        )
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What else a certificate says of how the model was trained."""
+        return {}
+
+    def not_covered(self) -> list[str]:
+        """What the guarantee says nothing of."""
+        found = [
+            "facts about a person that stand in other people's texts (Brown et al. 2022)",
+            "what the pretrained model learnt from its own training text",
+            "the time that training took, and who was seen to run it",
+            "the choice of settings, if it was made by trying them on these records",
+        ]
+        if self.budget.unit == "example":
+            found.insert(
+                1, "persons with several records: k records are protected k times less (group privacy)"
+            )
+        if self.labels is not None:
+            found.append(
+                "classes with few records: they were left out, and their records taught nothing"
+            )
+        return found
 
     def charge(
         self,

@@ -28,10 +28,6 @@ from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES
 from sourdine.text.plan import Plan
 
-_TO = (
-    "anyone: the attacker sees every file of this folder, knows the method and all other records, and "
-    "may have seen every model on the way"
-)
 _NUMBERS = (
     "float32; noise of a ChaCha20 stream, four Gaussians added up, the sum rounded to a grid "
     "(sourdine.sgd.noise)"
@@ -175,7 +171,7 @@ def _draft(
     return papers.draft(
         charge.ledger,
         what="a text classifier: its weights, its labels, and its metrics",
-        to=_TO,
+        to=accounts.seen_by,
         contribution_bound=contribution_bound,
         accesses=accesses,
         sampling_assumed=named,
@@ -199,8 +195,9 @@ def _draft(
             "learning_rate": plan.learning_rate,
             "max_length": plan.max_length,
             "plan": list(plan.reasons),
+            **accounts.about,
         },
-        not_covered=_not_covered(budget.unit, accounts),
+        not_covered=accounts.not_covered(),
     )
 
 
@@ -239,22 +236,6 @@ def _amount(corpus: Corpus, public: bool) -> str:
         return "the records"
     people = "" if corpus.users is None else f" of {len(set(corpus.users)):,} people"
     return f"{len(corpus):,} records{people}"
-
-
-def _not_covered(unit: str, accounts: Accounts) -> list[str]:
-    found = [
-        "facts about a person that stand in other people's texts (Brown et al. 2022)",
-        "what the pretrained model learnt from its own training text",
-        "the time that training took, and who was seen to run it",
-        "the choice of settings, if it was made by trying them on these records",
-    ]
-    if unit == "example":
-        found.insert(
-            1, "persons with several records: k records are protected k times less (group privacy)"
-        )
-    if accounts.labels is not None:
-        found.append("classes with few records: they were left out, and their records taught nothing")
-    return found
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

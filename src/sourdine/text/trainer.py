@@ -25,7 +25,7 @@ from sourdine.budget import Budget
 from sourdine.data.corpus import Corpus, read_corpus
 from sourdine.data.fetch import fetched
 from sourdine.data.owner import Findings, examine
-from sourdine.data.split import split
+from sourdine.data.split import own_salt, split
 from sourdine.errors import InputError
 from sourdine.sgd import Engine
 from sourdine.sgd.charge import Charge
@@ -37,7 +37,7 @@ from sourdine.text.examples import Collate, Features, cached_features
 from sourdine.text.log import releasable
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES, Classifier, Pooling, load_encoder
-from sourdine.text.plan import Plan, plan, situation_of
+from sourdine.text.plan import Plan, Situation, plan, situation_of
 from sourdine.text.progress import BESIDE, PROGRESS, Progress
 from sourdine.text.releases import Confusion, first_rows
 from sourdine.text.run import Run, named_base, seal_run, write_plain
@@ -67,6 +67,7 @@ class Prepared:
     pooling: Pooling
     plan: Plan
     units: int
+    situation: Situation
 
 
 class Trainer:
@@ -194,7 +195,7 @@ class Trainer:
             inside = self.records or _units(train)
             chosen = chosen.fitted(inside, self.epochs)
             self._prepared = Prepared(
-                train, test, examine(whole), encoder, tokenizer, pooling, chosen, inside
+                train, test, examine(whole), encoder, tokenizer, pooling, chosen, inside, situation
             )
         return self._prepared
 
@@ -206,7 +207,8 @@ class Trainer:
             return whole, self._read(self._given_test)
         if not chosen.held_out:
             return whole, None
-        parts = split(whole, {"train": 1 - chosen.held_out, "test": chosen.held_out})
+        salt = Processes().once(own_salt)  # of process 0: all must part alike
+        parts = split(whole, {"train": 1 - chosen.held_out, "test": chosen.held_out}, salt=salt)
         if not parts["train"] or not parts["test"]:
             raise InputError("a part of the split is empty: too few units; set held_out=0.")
         return whole.take(parts["train"]), whole.take(parts["test"])
@@ -365,8 +367,7 @@ class Trainer:
         if ready.test is None:
             return {"how": "no records were held out: nothing is known about its accuracy"}
         test = ready.test
-        rows = goal.examples(ready.tokenizer, test.texts, test.labels or (), ready.plan.max_length)
-        answers = loop.predicted(network, rows, Collate(ready.tokenizer.pad_token_id), 64)
+        answers = self._answers(ready, goal, network, test)
         true = goal.classes(test.labels or ())
         noise = None if own is None else own.test_noise
         if noise is None:
@@ -389,6 +390,13 @@ class Trainer:
         said = {name: vars(metric) for name, metric in found.items()}
         self._log(releasable({name: metric.value for name, metric in found.items()}))
         return {**said, "records": known or "UNKNOWN", "how": how, "reference": None}
+
+    def _answers(
+        self, ready: Prepared, goal: Classify, network: Classifier, test: Corpus
+    ) -> list[int]:
+        """The class that the model finds most likely, for each test record."""
+        rows = goal.examples(ready.tokenizer, test.texts, test.labels or (), ready.plan.max_length)
+        return loop.predicted(network, rows, Collate(ready.tokenizer.pad_token_id), 64)
 
     def _ended(self, ready: Prepared, goal: Classify, network: Classifier, progress: Progress) -> Run:
         texts = len(ready.train.texts)
