@@ -10,9 +10,11 @@ from hypothesis import HealthCheck, settings
 # One thread a process: pytest runs several, and torch's threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Keys of the tests are made in a folder of their own, never in the user's.
-os.environ["SOURDINE_HOME"] = tempfile.mkdtemp(prefix="sourdine-tests-")
-atexit.register(shutil.rmtree, os.environ["SOURDINE_HOME"], ignore_errors=True)
+# Keys and caches of the tests are made in folders of their own, never in the user's.
+for name in ("SOURDINE_HOME", "SOURDINE_CACHE"):
+    os.environ[name] = tempfile.mkdtemp(prefix="sourdine-tests-")
+    atexit.register(shutil.rmtree, os.environ[name], ignore_errors=True)
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 # The same examples in every run: a red build can be repeated. `--hypothesis-profile=explore` looks further.
 settings.register_profile(

@@ -267,6 +267,62 @@ def test_selection_over_parallel_trials_covers_both_parts() -> None:
     assert rules.cost(pure).pure == pytest.approx(3 * (1 / 3))
 
 
+def test_a_unit_meets_one_branch_in_all_trials() -> None:
+    trial = ParallelEvent((TRAINING, SCORING))
+    whole = LABELS + SelectionEvent(trial, 0.0, 0.05)
+    each = {LABELS + SelectionEvent(one, 0.0, 0.05) for one in (TRAINING, SCORING)}
+    assert set(alternatives(whole, "zero-out")) == each
+    deep = SelectionEvent(SelectionEvent(trial, 1.0, 0.5) + G(9.0), 0.0, 0.05)
+    assert len(alternatives(deep, "zero-out")) == 2
+    with pytest.raises(NotAccountable, match="replace-one"):
+        alternatives(SelectionEvent(SelectionEvent(trial, 1.0, 0.5), 0.0, 0.05), "replace-one")
+    # Where no branch is the dearest everywhere, one unit pays for its own, not for the worst of both.
+    crossing = SelectionEvent(ParallelEvent((G(1.0), LaplaceEvent(0.7))), 1.0, 0.1)
+    ends = [curve(one).epsilon_upper(1e-2) for one in alternatives(crossing, "zero-out")]
+    assert curve(crossing).epsilon_upper(1e-2) == pytest.approx(max(ends))
+    low, high = opinion(SelectionEvent(trial, 0.0, 0.05), "zero-out", 1e-6, 3.0), 10.0
+    assert 0 < low.upper < high
+
+
+def best_of_many(law: Law, scores: dict[tuple[int, ...], int]) -> Law:
+    """The law of the best of K trials, P(K = k) = 1/2, 1/4, ...: f(x) = x / (2 - x)."""
+    found: Law = {}
+    below = 0.0
+    for out in sorted(law, key=scores.__getitem__):
+        upto = below + law[out]
+        found[out] = upto / (2 - upto) - below / (2 - below)
+        below = upto
+    return found
+
+
+def test_the_best_of_toy_trials_keeps_the_promise_of_each_part() -> None:
+    """Exact laws: a trained bit (part A) and a score bit (part B) that looks at it; the best by both."""
+    whole = SelectionEvent(ParallelEvent((BITS["training"], BITS["scoring"])), 1.0, 0.5)
+
+    def law(a: int, b: int) -> Law:
+        return {
+            (t, s): response(COSTS["training"], a, t) * response(COSTS["scoring"], b ^ t, s)
+            for t, s in itertools.product((0, 1), repeat=2)
+        }
+
+    outs = list(itertools.product((0, 1), repeat=2))
+    worst = {"training": 0.0, "scoring": 0.0}
+    for order in itertools.permutations(range(4)):
+        scores = dict(zip(outs, order, strict=True))
+        base = best_of_many(law(0, 0), scores)
+        for name, other in {"training": law(1, 0), "scoring": law(0, 1)}.items():
+            moved = best_of_many(other, scores)
+            for epsilon in EPSILONS:
+                for p, q in ((base, moved), (moved, base)):
+                    delta = sum(max(0.0, p[o] - math.exp(epsilon) * q[o]) for o in outs)
+                    own = SelectionEvent(BITS[name], 1.0, 0.5)
+                    assert delta <= curve(own).delta(epsilon).upper + 1e-12
+                    assert delta <= curve(whole).delta(epsilon).upper + 1e-12
+            worst[name] = max(worst[name], *(abs(math.log(base[o] / moved[o])) for o in outs))
+    # The attack has teeth: a trial's own price is not enough for the best of several.
+    assert worst["training"] > COSTS["training"] and worst["scoring"] > COSTS["scoring"]
+
+
 def test_the_filter_counts_the_dearest_branch() -> None:
     rules = Filter(Budget(3, 1e-6))
     pure = ParallelEvent((LaplaceEvent(5.0), 2 * LaplaceEvent(4.0)))

@@ -8,6 +8,7 @@ could claim less; it is no promise to anyone, but shows how tight the upper end 
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from itertools import pairwise
@@ -286,6 +287,11 @@ def curve(event: Event, adjacency: str = "zero-out", *, accuracy: float = 1e-6) 
     checks.positive("accuracy", accuracy)
     if not isinstance(event, Event):
         raise InputError(f"{event!r} is no event; build one, for instance GaussianEvent(1.0).")
+    return _curve(event, adjacency, accuracy)
+
+
+@functools.lru_cache(maxsize=16)  # ledger, certificate, card and report ask about the same event
+def _curve(event: Event, adjacency: str, accuracy: float) -> PrivacyCurve:
     options = alternatives(event, adjacency)
     if options != (event,):
         each = [curve(option, adjacency, accuracy=accuracy) for option in options]

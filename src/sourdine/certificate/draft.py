@@ -43,13 +43,15 @@ def draft(
     training: Mapping[str, Any],
     not_covered: Sequence[str],
     audit: str | Sequence[Mapping[str, Any]] = UNKNOWN,
+    made: str | None = None,
 ) -> Certificate:
     """A certificate without signature and file hashes, for `seal` to complete.
 
     source: the kind of the random source, which must be "secure"; numbers: in which format noise was
     added. What is missing in `data` and `model` becomes UNKNOWN. The costs of `accesses` must add up to
     exactly what the ledger counts, and the sampling texts must name the scheme of its events
-    (`facts.sampling` writes them).
+    (`facts.sampling` writes them). made: an ISO time to state in place of now, where how long the work
+    took is a secret.
     """
     entries = ledger.history()
     if source != SECURE or seeded(entries):
@@ -65,7 +67,7 @@ def draft(
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "made": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "made": made or datetime.now(UTC).isoformat(timespec="milliseconds"),
         "by": {
             "sourdine": own_version(),
             "accountant": found.accountant,

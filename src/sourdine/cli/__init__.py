@@ -18,6 +18,7 @@ import typer
 from sourdine.cli import (
     account,
     calibrate,
+    compare,
     demo,
     fetch,
     figures,
@@ -26,6 +27,7 @@ from sourdine.cli import (
     report,
     survey,
     train,
+    tune,
     verify,
 )
 from sourdine.errors import SourdineError
@@ -40,11 +42,13 @@ app = typer.Typer(
 )
 app.command("account")(account.account)
 app.command("calibrate")(calibrate.calibrate)
+app.command("compare", cls=compare.SeveralValues)(compare.compare)
 app.command("fetch")(fetch.fetch)
 app.command("figures")(figures.figures)
 app.command("query")(query.query)
 app.command("report")(report.report)
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.command("verify")(verify.verify)
 app.add_typer(survey.app, name="survey", no_args_is_help=True)
 app.add_typer(ledger.app, name="ledger", no_args_is_help=True)

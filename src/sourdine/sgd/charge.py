@@ -46,7 +46,7 @@ class Charge:
         self.also, self.apart, self.folder, self.processes = also, apart, folder, processes
         self.reservation: int | None = None
         self.kind, self.reserved, self.settled = "", "", False
-        self._again: Event = NOTHING
+        self.run_again: Event = NOTHING  # steps that were run twice, charged by themselves
         if noise_multiplier is not None:
             self.noise_multiplier = checks.positive("noise_multiplier", noise_multiplier)
         if budget is None:
@@ -94,7 +94,7 @@ class Charge:
 
         It counts what every unit meets, and not what some meet in place of the steps.
         """
-        event = compose([self.also, self.training(steps, self.noise_multiplier), self._again])
+        event = compose([self.also, self.training(steps, self.noise_multiplier), self.run_again])
         if not event.parts:
             return 0.0
         return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)
@@ -153,7 +153,7 @@ class Charge:
         found = self.processes.once(look)
         if found is not None:
             self.reservation, self.reserved, self.kind, self.settled, again = found
-            self._again = compose([Event.from_json(text) for text in again])
+            self.run_again = compose([Event.from_json(text) for text in again])
         return found is not None
 
     def again(self, steps: int, run: str) -> None:
@@ -171,7 +171,7 @@ class Charge:
                     f"{steps} steps that may have been run would be run with other noise. With the old "
                     "ones they cost nothing: go back to them to go on."
                 ) from None
-            self._again = compose([self._again, event])
+            self.run_again = compose([self.run_again, event])
 
 
 def poisson(lot_size: float | None, units: int, records: int | None, adjacency: str) -> PoissonLots:

@@ -13,10 +13,12 @@ to the next one, as no lot is drawn past it before it is saved.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import secrets
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ class Folder:
 
     def __init__(self, path: str | Path, processes: Processes) -> None:
         self.path, self._processes = Path(path), processes
-        self._lock = -1
+        self._lock, self._held = -1, False
         self._seen = self._stamp()
         self.state: dict[str, Any] = processes.once(self._read)
         if self.key.resolve().is_relative_to(self.path.resolve()):
@@ -70,6 +72,17 @@ class Folder:
         _write(
             self.path / "run", self.run.encode()
         )  # a reservation is found again before any checkpoint
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Locks the folder until the block ends, whoever closes it meanwhile."""
+        self._processes.once(self.take)
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+            self.close()
 
     def streams(self) -> Streams | None:
         return Streams.load(self.key)
@@ -127,6 +140,8 @@ class Folder:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
+        if self._held:
+            return
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1

@@ -70,6 +70,10 @@ class Accounts:
         """What else a certificate says of how the model was trained."""
         return {}
 
+    def made(self, charge: Charge) -> str | None:
+        """When the certificate says that it was made; None for the time when it is."""
+        return None
+
     def not_covered(self) -> list[str]:
         """What the guarantee says nothing of."""
         found = [
@@ -117,6 +121,9 @@ class Accounts:
         found = []
         if self.labels is not None:
             found.append(Access("a noisy count of the labels over all records", self.labels.event, ""))
+        if charge.run_again.parts:
+            why = "keys or settings had changed when the run went on"
+            found.append(Access("steps that were run a second time", charge.run_again, why))
         training = charge.training(charge.steps, charge.noise_multiplier)
         if self.held_out is not None:
             what = (

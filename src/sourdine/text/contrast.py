@@ -6,6 +6,7 @@ anybody trains on them. Both read frozen features, computed once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -26,6 +27,7 @@ from sourdine.text.tasks import Classify
 from sourdine.text.trainer import Prepared
 
 _NO_FLIP = 1e-12
+_split = functools.lru_cache(inputs.split)  # seconds, and the same for every repetition
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +94,12 @@ class Input:
     name: ClassVar[str] = "input"
 
     def event(self, budget: Budget, classes: int, width: int, most: int) -> Event:
-        return inputs.split(budget, classes, width, most).event
+        return _split(budget, classes, width, most).event
 
     def fit(
         self, rows: Rows, classes: int, records: int, most: int, budget: Budget, source: Source
     ) -> Weights:
-        shared = inputs.split(budget, classes, rows.features.shape[1], most)
+        shared = _split(budget, classes, rows.features.shape[1], most)
         features, labels = inputs.perturb(
             rows.features,
             rows.classes,
@@ -128,7 +130,9 @@ class Input:
 PLACES: dict[str, Place] = {place.name: place for place in (Output(), Input())}
 
 
-def read_rows(ready: Prepared, goal: Classify, parts: Sequence[Corpus], device: torch.device) -> list[Rows]:
+def read_rows(
+    ready: Prepared, goal: Classify, parts: Sequence[Corpus], device: torch.device
+) -> list[Rows]:
     """The frozen features of each part, from the cache where they are known."""
     network = goal.model(ready.encoder, ready.pooling, 1.0).to(device).eval()
     collate = Collate(ready.tokenizer.pad_token_id)

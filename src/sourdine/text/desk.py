@@ -80,7 +80,11 @@ def read(path: Path) -> dict[str, Any] | None:
 
 def write(path: Path, content: Mapping[str, Any] | str) -> None:
     """A text or a JSON object, whole or not at all, on the disk before anyone goes on."""
-    text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    text = (
+        content
+        if isinstance(content, str)
+        else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    )
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

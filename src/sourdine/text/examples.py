@@ -115,14 +115,18 @@ def cached_features(
 ) -> Tensor:
     """As `features`, kept in the user's cache folder: they are private, and never leave it.
 
-    The file's name is a keyed hash of the token ids and of the encoder's weights.
+    The file's name is a keyed hash of the token ids and of the encoder: weights, buffers, settings.
     """
     name = hmac.new(own_key(), digestmod=hashlib.sha256)
-    for parameter in model.encoder.parameters():
-        name.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    name.update(f"{type(model.encoder).__name__} {model.pooling.name} {model.scale}".encode())
+    for x in (*model.encoder.parameters(), *model.encoder.buffers()):
+        name.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    settings = model.encoder.config.to_json_string()  # type: ignore[union-attr, operator]
+    name.update(
+        f"{type(model.encoder).__name__} {model.pooling.name} {model.scale} {settings}".encode()
+    )
     for example in examples:
-        name.update(np.asarray(example["input_ids"]).tobytes() + b"|")
+        for row in (example["input_ids"], example.get("token_type_ids", ())):
+            name.update(b"%d|" % len(row) + np.asarray(row, dtype=np.int64).tobytes())
     path = cache() / "features" / f"{name.hexdigest()}.npy"
     try:
         kept = torch.from_numpy(np.load(path))

@@ -19,28 +19,19 @@ from sourdine.sgd.batches import Units, batches
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.sampling import PoissonLots
 from sourdine.text.plan import Plan
-from sourdine.text.tasks import losses
+from sourdine.text.tasks import OnFeatures, losses
 
 Tell = Callable[[int], object]
 
 
-def optimizer(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
-    """SGD with momentum for a head alone, whose loss is convex; AdamW for the rest.
-
-    Adam divides each coordinate by its own size, which the noise makes alike; for a convex head it only
-    loses against momentum (benchmarks/text).
-    """
-    head = [x for name, x in model.named_parameters() if x.requires_grad and name.startswith("head.")]
-    rest = [
-        x for name, x in model.named_parameters() if x.requires_grad and not name.startswith("head.")
-    ]
-    if not rest:
-        return torch.optim.SGD(head, lr=plan.learning_rate, momentum=0.9)
-    groups = [
-        {"params": rest, "lr": plan.learning_rate},
-        {"params": head, "lr": plan.learning_rate * plan.head_factor},
-    ]
-    return torch.optim.AdamW(groups, weight_decay=0.0)
+def optimizer(model: nn.Module, plan: Plan, factor: float = 1.0) -> torch.optim.Optimizer:
+    """AdamW without decay; what is pretrained learns slower than the head, which starts from nothing."""
+    named = [(name, x) for name, x in model.named_parameters() if x.requires_grad]
+    head = [x for name, x in named if name.startswith("head.")]
+    rest = [x for name, x in named if not name.startswith("head.")]
+    rate = plan.learning_rate * factor
+    groups = [{"params": rest, "lr": rate}, {"params": head, "lr": rate * plan.head_factor}]
+    return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
 
 
 def schedule(of: torch.optim.Optimizer, steps: int, done: int) -> Any:
@@ -96,10 +87,7 @@ def train_plainly(
     tell: Tell,
 ) -> None:
     """The same plan without privacy, at a learning rate for gradients without noise."""
-    of = optimizer(model, plan)
-    if isinstance(of, torch.optim.AdamW):
-        for group in of.param_groups:
-            group["lr"] *= 0.25
+    of = optimizer(model, plan, factor=1.0 if isinstance(model, OnFeatures) else 0.25)
     pace = schedule(of, plan.steps, 0)
     lots = PoissonLots(len(dataset), plan.lot_size)
     device = next(model.parameters()).device

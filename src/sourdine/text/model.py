@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from sourdine.errors import InputError
@@ -100,7 +101,7 @@ def load(folder: str | Path) -> TextModel:
         network.head.load_state_dict({name: tensors[f"head.{name}"] for name in ("weight", "bias")})
         if "prompt" in tensors:
             network.prompt = torch.nn.Parameter(tensors["prompt"])
-    except (KeyError, ValueError, TypeError, OSError, RuntimeError) as error:
+    except (KeyError, ValueError, TypeError, OSError, RuntimeError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"the model in {str(folder)!r} is damaged: {error}.") from None

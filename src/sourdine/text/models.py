@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from sourdine.errors import InputError
@@ -110,7 +111,7 @@ def load_encoder(name: str) -> tuple[Any, Any, Pooling]:
             config = AutoConfig.from_pretrained(name)
             tokenizer = AutoTokenizer.from_pretrained(name)
             model, notes = AutoModel.from_pretrained(name, output_loading_info=True)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise InputError(
             f"the model {name!r} cannot be loaded: {_first_line(error)} Name a folder that "
             f"transformers can load, a model of its hub, or {BYTES!r} for the built-in one."

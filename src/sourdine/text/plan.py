@@ -105,7 +105,7 @@ class _Recipe:
 
 
 _RECIPES = {
-    "head": _Recipe(25.0, 1.0, 1.0, 40, 0.5),
+    "head": _Recipe(0.1, 1.0, 1.0, 40, 0.5),
     "bitfit": _Recipe(5e-3, 10.0, 0.1, 200, 0.3),
     "lora": _Recipe(4e-3, 15.0, 0.1, 200, 0.3),
     "prompt": _Recipe(1e-2, 6.0, 0.1, 200, 0.3),

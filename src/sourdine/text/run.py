@@ -91,6 +91,7 @@ def seal_run(
     train: Corpus,
     test: Corpus | None,
     test_is_public: bool,
+    sizes_known: bool,
     base: str,
     contribution_bound: int,
     working: Sequence[str],
@@ -107,6 +108,7 @@ def seal_run(
             train=train,
             test=test,
             test_is_public=test_is_public,
+            sizes_known=sizes_known,
             base=base,
             contribution_bound=contribution_bound,
         )
@@ -133,18 +135,19 @@ def _draft(
     train: Corpus,
     test: Corpus | None,
     test_is_public: bool,
+    sizes_known: bool,
     base: str,
     contribution_bound: int,
 ) -> Certificate:
     budget = charge.budget
     public = budget.adjacency != "add-remove"
-    trained = _amount(train, public)
-    tested = "" if test is None else _amount(test, public)
+    trained = _amount(train, sizes_known)
+    tested = "" if test is None else _amount(test, sizes_known)
     accesses = accounts.accesses(charge, trained, tested)
     if public:
         accesses.append(
             Access(
-                "the number of records and units",
+                f"the number of {budget.unit}s",
                 NOTHING,
                 f"public under {budget.adjacency}: a unit is replaced, not removed",
             )
@@ -181,8 +184,8 @@ def _draft(
         utility=run.metrics,
         data={
             "fingerprint": fingerprint(train.table()),
-            "records": len(train) if public else "UNKNOWN",
-            "users": users if public and users is not None else "UNKNOWN",
+            "records": len(train) if sizes_known and users is None else "UNKNOWN",
+            "users": users if sizes_known and users is not None else "UNKNOWN",
             "text": list(train.text),
             "label": train.label,
         },
@@ -198,6 +201,7 @@ def _draft(
             **accounts.about,
         },
         not_covered=accounts.not_covered(),
+        made=accounts.made(charge),
     )
 
 
@@ -234,8 +238,9 @@ def _trained(model: TextModel, plan: Plan) -> list[Any]:
 def _amount(corpus: Corpus, public: bool) -> str:
     if not public:
         return "the records"
-    people = "" if corpus.users is None else f" of {len(set(corpus.users)):,} people"
-    return f"{len(corpus):,} records{people}"
+    if corpus.users is not None:  # how many rows each of them has is theirs
+        return f"the records of {len(set(corpus.users)):,} people"
+    return f"{len(corpus):,} records"
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

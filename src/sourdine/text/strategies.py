@@ -60,8 +60,13 @@ class LoRA:
         from peft import LoraConfig, get_peft_model  # noqa: PLC0415 (seconds)
 
         model.requires_grad_(False)
+        turned = any(type(module).__name__ == "Conv1D" for module in model.encoder.modules())  # GPT-2
         config = LoraConfig(
-            r=self.rank, lora_alpha=2 * self.rank, lora_dropout=0.0, target_modules="all-linear"
+            r=self.rank,
+            lora_alpha=2 * self.rank,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            fan_in_fan_out=turned,
         )
         model.encoder = get_peft_model(model.encoder, config)
         model.head.requires_grad_(True)

@@ -11,6 +11,7 @@ folder, not in it.
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,12 @@ from sourdine import checks, rng
 from sourdine.budget import Budget
 from sourdine.data.corpus import Corpus, read_corpus
 from sourdine.data.fetch import fetched
+from sourdine.data.fingerprint import fingerprint
 from sourdine.data.owner import Findings, examine
 from sourdine.data.split import own_salt, split
 from sourdine.errors import InputError
 from sourdine.sgd import Engine
-from sourdine.sgd.charge import Charge
+from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
 from sourdine.text import loop
@@ -136,6 +138,8 @@ class Trainer:
             raise InputError("lora= trains low-rank additions; leave trains= out beside it.")
         if steps is not None and epochs is not None:
             raise InputError("give steps or epochs, not both.")
+        if user is None and rows_per_user != 1:
+            raise InputError("rows_per_user is for users; name the column of persons with user=.")
         self.unit = "example" if user is None else "user"
         if budget is not None and budget.unit != self.unit:
             hint = "name the column of persons with user=" if user is None else "leave user= out"
@@ -175,8 +179,9 @@ class Trainer:
     def prepare(self) -> Prepared:
         """Reads and checks the data, loads the model, and plans; nothing is charged."""
         if self._prepared is None:
-            whole = self._read(self._given)
             budget = self.budget or Budget(1e6, 1e-15, self.unit)
+            poisson(1, 1, self.records, budget.adjacency)  # raises where n is private and not declared
+            whole = self._read(self._given)
             units = self.records or _units(whole)
             checks.delta(budget.delta, units)
             encoder, tokenizer, pooling = load_encoder(self.model_name)
@@ -193,6 +198,8 @@ class Trainer:
                 raise InputError(f"this model reads at most {situation.longest} tokens, not that many.")
             train, test = self._parts(whole, chosen)
             inside = self.records or _units(train)
+            if not self._sizes_known(test):
+                inside = self.records or round(units * (1 - chosen.held_out))
             chosen = chosen.fitted(inside, self.epochs)
             self._prepared = Prepared(
                 train, test, examine(whole), encoder, tokenizer, pooling, chosen, inside, situation
@@ -200,7 +207,13 @@ class Trainer:
         return self._prepared
 
     def _read(self, given: Any) -> Corpus:
-        return given if isinstance(given, Corpus) else read_corpus(given, **self._columns)
+        corpus = given if isinstance(given, Corpus) else read_corpus(given, **self._columns)
+        if (corpus.users is None) != (self.unit == "example"):
+            raise InputError(
+                f"the unit is {self.unit}, but {corpus.name} says otherwise; read all records with the "
+                "same user=, or without one."
+            )
+        return corpus
 
     def _parts(self, whole: Corpus, chosen: Plan) -> tuple[Corpus, Corpus | None]:
         if self._given_test is not None:
@@ -212,6 +225,12 @@ class Trainer:
         if not parts["train"] or not parts["test"]:
             raise InputError("a part of the split is empty: too few units; set held_out=0.")
         return whole.take(parts["train"]), whole.take(parts["test"])
+
+    def _sizes_known(self, test: Corpus | None) -> bool:
+        """Whether the parts are as large for all neighbours: one that is replaced may change sides."""
+        adjacency = "zero-out" if self.budget is None else self.budget.adjacency
+        split = test is not None and self._given_test is None
+        return adjacency == "zero-out" or (adjacency == "replace-one" and not split)
 
     def planned_noise(self) -> float | None:
         """The noise multiplier that the budget asks for; nothing is charged."""
@@ -237,10 +256,10 @@ class Trainer:
 
     def _fit(self) -> Run:
         ready, processes = self.prepare(), Processes()
-        progress = Progress(self._folder(processes), processes)
-        folder = Folder(progress.folder, processes)
-        processes.once(folder.take)
-        try:
+        folder = Folder(self._folder(processes), processes)
+        with folder.held():
+            progress = Progress(folder.path, processes)
+            self._check_data(ready, progress, processes)
             own = self._accounts(ready)
             charge = own.charge(
                 ready.plan,
@@ -251,22 +270,31 @@ class Trainer:
                 progress.state.get("noise_multiplier"),
             )
             source = self._source or rng.secure()
+            if charge.kind not in ("", source.kind):
+                raise InputError(f"this run began with a {charge.kind} source; go on with one like it.")
+            progress.note(noise_multiplier=charge.noise_multiplier)
             charge.reserve(source.kind, folder.run)
             if "labels" not in progress.state:
-                found = processes.once(lambda: self._labels(ready, own, source))
-                progress.note(noise_multiplier=charge.noise_multiplier, labels=found)
+                try:
+                    found = processes.once(lambda: self._labels(ready, own, source))
+                except InputError as error:  # an answer too: it is not drawn again
+                    progress.note(labels=[], because=str(error))
+                    raise
+                progress.note(labels=found)
+            if not progress.state["labels"]:
+                raise InputError(progress.state["because"])
             goal = self._kind(tuple(progress.state["labels"]))
             network = self._train(ready, goal, charge)
             if "metrics" not in progress.state:
                 noisy = processes.once(lambda: self._metrics(ready, goal, network, own, source))
                 progress.note(metrics=noisy)
+            if processes.first:
+                self._log_metrics(progress.state["metrics"])
             run = self._ended(ready, goal, network, progress)
             if processes.first:
                 self._seal(run, ready, charge, own)
             processes.once(lambda: None)  # nobody leaves before the folder is whole
             return run
-        finally:
-            folder.close()
 
     def _folder(self, processes: Processes) -> Path:
         """Where the run works: its own folder, or a private one until it is saved."""
@@ -284,6 +312,16 @@ class Trainer:
         if out.is_file() or (out.exists() and not unfinished and any(out.iterdir())):
             raise InputError(f"{out} is not empty; name a new folder for the run.")
         return out
+
+    def _check_data(self, ready: Prepared, progress: Progress, processes: Processes) -> None:
+        """A run goes on with the same parts: whoever was trained on must not be tested on as well."""
+        parts = [part for part in (ready.train, ready.test) if part is not None]
+        found = processes.once(lambda: [fingerprint(part.table()) for part in parts])
+        if progress.state.setdefault("data", found) != found:
+            raise InputError(
+                "the records, their split or the keys in the config folder are not what this run began "
+                "with; go on with those, or name another folder. What was reserved stays charged."
+            )
 
     def _accounts(self, ready: Prepared) -> Accounts:
         if self.budget is None:
@@ -341,19 +379,28 @@ class Trainer:
 
     def _network(self, ready: Prepared, goal: Classify) -> tuple[Classifier, nn.Module, Any, Any]:
         """The whole model, the part that trains, its examples, and how they become batches."""
-        network = goal.model(ready.encoder, ready.pooling, ready.plan.scale)
+        # A copy: another run of this trainer must not start from what this one has learnt.
+        encoder = ready.encoder if ready.plan.strategy.name == "head" else copy.deepcopy(ready.encoder)
+        network = goal.model(encoder, ready.pooling, ready.plan.scale)
         ready.plan.strategy.prepare(network)
         network.to(self._device).eval()  # dropout would only add noise to noise
-        labels = ready.train.labels or ()
-        rows = goal.examples(ready.tokenizer, ready.train.texts, labels, ready.plan.max_length)
+        model = OnFeatures(network.head) if ready.plan.strategy.name == "head" else network
+        return network, model, *self._examples(ready, goal, network, ready.train)
+
+    def _examples(
+        self, ready: Prepared, goal: Classify, network: Classifier, corpus: Corpus
+    ) -> tuple[Any, Any]:
+        """Records as what trains reads them, and how they become batches."""
+        labels = corpus.labels or ()
+        rows = goal.examples(ready.tokenizer, corpus.texts, labels, ready.plan.max_length)
         collate = Collate(ready.tokenizer.pad_token_id)
         if ready.plan.strategy.name != "head":
-            return network, network, rows, collate
+            return rows, collate
         frozen = cached_features(
             network, rows, collate, tell=lambda done: self._tell("reading", done, len(rows), None)
         )
         dataset = Features(frozen.to(self._device), goal.classes(labels))
-        return network, OnFeatures(network.head), dataset, torch.utils.data.default_collate
+        return dataset, torch.utils.data.default_collate
 
     def _metrics(
         self,
@@ -380,20 +427,23 @@ class Trainer:
             matrix = counts.release(true, answers, source, test.users)
             deviation = counts.deviation
             tested = sum(first_rows(test.users, len(true), self.rows_per_user))
-            known = (
-                tested if self.budget is not None and self.budget.adjacency != "add-remove" else None
-            )
+            # Of several rows a person, how many there are is that person's.
+            known = tested if self._sizes_known(test) and self.rows_per_user == 1 else None
             amount = "the" if known is None else f"{known:,}"
             how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount} "
             how += "records, charged"
         found = goal.metrics(matrix, deviation, known)
         said = {name: vars(metric) for name, metric in found.items()}
-        self._log(releasable({name: metric.value for name, metric in found.items()}))
         return {**said, "records": known or "UNKNOWN", "how": how, "reference": None}
 
-    def _answers(
-        self, ready: Prepared, goal: Classify, network: Classifier, test: Corpus
-    ) -> list[int]:
+    def _log_metrics(self, metrics: dict[str, Any]) -> None:
+        """Once they are noted: what somebody may have seen is never drawn again."""
+        numbers = {
+            name: x["value"] for name, x in metrics.items() if isinstance(x, dict) and "value" in x
+        }
+        self._log(releasable(numbers))
+
+    def _answers(self, ready: Prepared, goal: Classify, network: Classifier, test: Corpus) -> list[int]:
         """The class that the model finds most likely, for each test record."""
         rows = goal.examples(ready.tokenizer, test.texts, test.labels or (), ready.plan.max_length)
         return loop.predicted(network, rows, Collate(ready.tokenizer.pad_token_id), 64)
@@ -430,6 +480,7 @@ class Trainer:
             train=ready.train,
             test=ready.test,
             test_is_public=self.test_is_public,
+            sizes_known=self._sizes_known(ready.test),
             base=self.model_name,
             contribution_bound=self.rows_per_user,
             working=working,
@@ -453,6 +504,7 @@ class Trainer:
         )
         ready.plan.strategy.finish(network)
         metrics = self._metrics(ready, goal, network, None, source)
+        self._log_metrics(metrics)
         how = "NOT PRIVATE: exact, on records that the owner declares may be used so"
         progress.state["metrics"] = {**metrics, "how": how}
         run = self._ended(ready, goal, network, progress)

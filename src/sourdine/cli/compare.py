@@ -1,0 +1,191 @@
+"""`sourdine compare`: each method at each budget, what it costs as a whole, and the frontier."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+import typer.core
+
+from sourdine import checks
+from sourdine.cli.options import Config, Json, listed, print_json
+from sourdine.errors import InputError
+
+_METRICS = {"accuracy": "accuracy", "macro-f1": "macro_f1"}
+
+
+class SeveralValues(typer.core.TyperCommand):
+    """A command whose --epsilon takes all the numbers behind it: --epsilon 1 2 5 inf."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        found: list[str] = []
+        for argument in args:
+            follows = len(found) > 1 and found[-2] == "--epsilon" and _is_number(argument)
+            found += ["--epsilon", argument] if follows else [argument]
+        return super().parse_args(ctx, found)
+
+
+def compare(
+    data: Annotated[str, typer.Argument(help="A CSV, TSV, JSONL or Parquet file.")],
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="The column of text; twice for pairs.")
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="The column of classes.")] = None,
+    epsilon: Annotated[
+        list[str] | None,
+        typer.Option("--epsilon", help="Budgets: 1 2 5; inf is no privacy, for data that allow it."),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", help="Of head,bitfit,lora,prompt,all,output,input, with commas."),
+    ] = None,
+    seeds: Annotated[float, typer.Option("--seeds", help="How many runs of each.")] = 3,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Its folder; notes-comparison for notes.csv.")
+    ] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Below 1/n.")] = 1e-6,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="A folder, a hub name or bytes; the fetched MiniLM if there."),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="The column that names the person (unit user).")
+    ] = None,
+    rows_per_user: Annotated[
+        float, typer.Option("--rows-per-user", help="How many rows of a person count.")
+    ] = 1,
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
+    ] = None,
+    metric: Annotated[str, typer.Option("--metric", help="accuracy or macro-f1.")] = "accuracy",
+    steps: Annotated[float | None, typer.Option("--steps", help="Steps of each training.")] = None,
+    max_length: Annotated[float | None, typer.Option("--max-length", help="Tokens of a text.")] = None,
+    workers: Annotated[float, typer.Option("--workers", help="Processes that share the runs.")] = 1,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder of every run.")] = False,
+    encoding: Annotated[str, typer.Option("--encoding", help="Of a text file.")] = "utf-8",
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is.")] = None,
+    json: Json = False,
+    config: Config = None,
+) -> None:
+    """Train by each method at each budget, several times; table and privacy-utility frontier.
+
+    It costs the sum of its private runs, charged before the first. Stopped, it goes on with the same
+    command; started twice, both share the runs.
+
+    Example: `sourdine compare notes.csv --text note --label diagnosis --epsilon 1 2 5 --labels yes,no`
+    """
+    budgets = _budgets(epsilon or [])
+    measured = _METRICS[checks.one_of("metric", metric, tuple(_METRICS))]
+    folder = out or Path(f"{Path(data).name.split('.')[0]}-comparison")
+    _say(_warnings(budgets))
+
+    from sourdine.data.owner import examine  # noqa: PLC0415
+    from sourdine.text import compare as room  # noqa: PLC0415 (torch: only now)
+    from sourdine.text.comparison import comparison  # noqa: PLC0415
+    from sourdine.text.results import sentences  # noqa: PLC0415
+
+    asked = comparison(
+        data,
+        text=text,
+        label=label,
+        epsilons=budgets,
+        methods=listed(methods),
+        seeds=checks.whole("seeds", seeds),
+        delta=delta,
+        model=model,
+        user=user,
+        rows_per_user=checks.whole("rows-per-user", rows_per_user),
+        labels=listed(labels),
+        steps=None if steps is None else checks.whole("steps", steps),
+        max_length=None if max_length is None else checks.whole("max-length", max_length),
+        device=device,
+        encoding=encoding,
+    )
+    _say(examine(asked.corpus).sentences())
+    if methods is None:
+        _say([f"comparing {', '.join(asked.methods)}; name others with --methods."])
+    with _progress(not json) as tell:
+        found = room.compare(
+            asked,
+            folder,
+            workers=checks.whole("workers", workers),
+            keep=keep,
+            metric=measured,
+            tell=tell,
+            announce=lambda plan: _say(sentences(plan)),
+        )
+    if json:
+        print_json(found)
+        return
+    _print(found, measured, folder)
+
+
+def _budgets(given: list[str]) -> list[float]:
+    """Numbers above zero and inf, however they were separated."""
+    found = []
+    for word in " ".join(given).replace(",", " ").split():
+        try:
+            number = float(word)
+        except ValueError:
+            raise InputError(f"--epsilon {word!r} is no number; give 1 2 5, or inf for none.") from None
+        found.append(number if number == math.inf else checks.epsilon(number))
+    if not found:
+        raise InputError("give --epsilon with the budgets to compare: --epsilon 1 2 5 inf.")
+    return found
+
+
+def _is_number(argument: str) -> bool:
+    try:
+        float(argument)
+    except ValueError:
+        return False
+    return True
+
+
+def _warnings(budgets: list[float]) -> list[str]:
+    return [
+        f"epsilon {budget:g} is outside of 0.1 to 10, where it means something in practice."
+        for budget in budgets
+        if math.isfinite(budget) and not 0.1 <= budget <= 10
+    ]
+
+
+def _say(said: list[str]) -> None:
+    for sentence in said:
+        print(f"sourdine: {sentence}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _progress(wanted: bool) -> Iterator[Callable[[int, int, str], object]]:
+    """A line on a terminal, nothing anywhere else."""
+    if not (wanted and sys.stderr.isatty()):
+        yield lambda done, total, doing: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("", total=None)
+        yield lambda done, total, doing: bar.update(
+            line, completed=done, total=total, description=doing
+        )
+
+
+def _print(found: dict[str, Any], metric: str, folder: Path) -> None:
+    from sourdine.text.results import METRICS, rows  # noqa: PLC0415
+
+    table = rows(found, metric)
+    widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
+    print(f"{METRICS[metric]}: mean, lowest and highest of {found['settings']['seeds']} runs")
+    for line in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for sentence in found["says"]:
+        print(sentence)
+    print(f"The frontier: {folder / 'frontier.png'}")

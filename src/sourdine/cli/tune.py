@@ -1,0 +1,174 @@
+"""`sourdine tune`: the best of a random number of private trials, paid for as a whole."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from json import loads
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sourdine import checks
+from sourdine.budget import Budget
+from sourdine.cli.options import Config, Json, Records, ceiling, listed, print_json, read_text
+from sourdine.errors import InputError
+
+if TYPE_CHECKING:
+    from sourdine.text.run import Run
+
+
+def tune(
+    data: Annotated[str, typer.Argument(help="A CSV, TSV, JSONL or Parquet file.")],
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="The column of text; twice for pairs.")
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="The column of classes.")] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget, for all.")] = None,
+    delta: Annotated[float, typer.Option("--delta", help="Below 1/n.")] = 1e-6,
+    out: Annotated[Path | None, typer.Option("--out", help="A new folder.")] = None,
+    trials: Annotated[float, typer.Option("--trials", help="How many are run on average.")] = 10,
+    eta: Annotated[
+        float, typer.Option("--eta", help="Law of their number: 0 logarithmic, 1 geometric.")
+    ] = 0.0,
+    grid: Annotated[
+        str | None,
+        typer.Option("--grid", help="Settings to try: 'learning_rate=1e-3,3e-3 trains=head,lora'."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="A folder, a hub name or bytes; the fetched MiniLM if there."),
+    ] = None,
+    trains: Annotated[
+        str | None, typer.Option("--trains", help="head, bitfit, lora, prompt or all, if not tuned.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="The column that names the person (unit user).")
+    ] = None,
+    rows_per_user: Annotated[
+        float, typer.Option("--rows-per-user", help="How many rows of a person count.")
+    ] = 1,
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
+    ] = None,
+    held_out: Annotated[
+        float | None, typer.Option("--held-out", help="Share of the units to score on; 0.2.")
+    ] = None,
+    steps: Annotated[float | None, typer.Option("--steps", help="Of every trial.")] = None,
+    lot_size: Annotated[float | None, typer.Option("--lot-size", help="Of every trial.")] = None,
+    max_length: Annotated[
+        float | None, typer.Option("--max-length", help="Tokens of a text, if not tuned.")
+    ] = None,
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="zero-out, add-remove (with --records) or replace-one.")
+    ] = "zero-out",
+    records: Records = None,
+    encoding: Annotated[str, typer.Option("--encoding", help="Of a text file.")] = "utf-8",
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is.")] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it would do, and stop.")] = False,
+    json: Json = False,
+    config: Config = None,
+) -> None:
+    """Tune a text classifier privately: try settings, release the best one with its score.
+
+    How many trials are run is random and stays secret, as do all that lose. The whole is charged before
+    the first begins, and costs about as much as one or two of them. A tuning that is stopped cannot go
+    on. Whoever watches how long it takes learns about the number of trials: hand the folder over later,
+    at a time that was fixed before.
+
+    Example: `sourdine tune notes.csv --text note --label diagnosis --epsilon 3 --out out`
+    """
+    if epsilon is None:
+        raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
+    if out is None and not plan:
+        raise InputError("give --out, a new folder for the best run.")
+    budget = Budget(epsilon, delta, "example" if user is None else "user", adjacency)
+    with _spinner(shown=not json):
+        try:
+            from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
+        except ModuleNotFoundError as error:
+            raise InputError(f"tuning needs {error.name}: pip install 'sourdine[text]'.") from None
+
+        tuner = Tuner(
+            data,
+            budget,
+            settings=grid,
+            trials=trials,
+            eta=eta,
+            model=model,
+            text=text,
+            label=label,
+            user=user,
+            rows_per_user=checks.whole("rows-per-user", rows_per_user),
+            labels=listed(labels),
+            records=_whole("records", records),
+            encoding=encoding,
+            output_dir=out,
+            trains=trains,
+            steps=_whole("steps", steps),
+            lot_size=_whole("lot-size", lot_size),
+            max_length=_whole("max-length", max_length),
+            held_out=held_out,
+            device=device,
+        )
+        done = tuner.expected() if plan else tuner.fit()
+    if isinstance(done, dict):
+        print_json(done) if json else _say_plan(done)
+    else:
+        _say(done, json)
+
+
+def _whole(name: str, value: float | None) -> int | None:
+    return None if value is None else checks.whole(name, value)
+
+
+@contextlib.contextmanager
+def _spinner(*, shown: bool) -> Iterator[None]:
+    """A sign of life on a terminal, which counts nothing."""
+    if not shown or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    with Console(stderr=True).status("tuning; how many trials there are is secret"):
+        yield
+
+
+def _say_plan(found: dict[str, Any]) -> None:
+    settings = found["settings"]
+    print(f"each trial draws one of {len(settings)} settings:")
+    for setting in settings:
+        print("  " + ", ".join(f"{name} {value}" for name, value in setting.items()))
+    print(
+        f"trials            {found['expected_trials']:.4g} on average, with 95% probability at most "
+        f"{found['trials_95_percent']} (eta {found['eta']:g}, gamma {found['gamma']:.4g})"
+    )
+    print(f"steps             {found['steps']}, with lots of {found['lot_size']}, in every trial")
+    print(f"held out          {found['held_out']:.0%} of the units, to score on")
+    print(f"noise multiplier  {found['noise_multiplier']:.4g}")
+    print(f"noise of scores   {found['score_noise_multiplier']:.4g}")
+    print(f"one trial alone   epsilon {ceiling(found['epsilon_of_one_trial'])} at {found['delta']:g}")
+    print(f"the best of all   epsilon {ceiling(found['epsilon'])} at {found['delta']:g}")
+    print(f"expected time     about {found['expected_seconds']} s")
+    print("Nothing was charged.")
+
+
+def _say(run: Run, json: bool) -> None:
+    promise = {} if run.certificate is None else run.certificate.document["guarantee"]
+    tuned = loads(read_text(run.folder / "tuning.json"))
+    if json:
+        names = ("epsilon", "epsilon_lower", "delta", "unit", "adjacency")
+        found = {name: promise[name] for name in names if name in promise}
+        print_json({"folder": str(run.folder), **found, "setting": tuned["setting"], **run.metrics})
+        return
+    chosen = ", ".join(f"{name} {value}" for name, value in tuned["setting"].items())
+    print(f"the best trial: {chosen}")
+    print(
+        f"epsilon <= {ceiling(promise['epsilon'])} at delta = {promise['delta']:g} per "
+        f"{promise['unit']} ({promise['adjacency']}), for all trials together"
+    )
+    print(f"noisy accuracy {tuned['score']['accuracy']:.3f}: {run.metrics['how']}")
+    print(f"the run lies in {run.folder}; check it: sourdine verify {run.folder}")
+    print("how long this took tells of the number of trials: hand it over at a time fixed before")

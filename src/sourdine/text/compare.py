@@ -1,0 +1,220 @@
+"""Every method at every budget on the same records, and what the comparison costs as a whole.
+
+Guarantee: the results of all private runs together are (X, delta)-DP for one unit under zero-out, where
+X is what the comparison says that it costs. All runs are planned before the first: their events, and
+that of finding the labels, are fixed then and reserved as one plan in the comparison's ledger. Every
+run splits the units into the same two parts, by a hash of each. So a unit meets the training of all
+runs or the noisy test of all runs:
+
+    labels  +  parallel(sum of all trainings, sum of all tests)       (accounting/parallel.py).
+
+A run that was killed has shown nothing; it goes on, or is drawn again, and is charged once. Runs
+without privacy (epsilon inf) are outside of the guarantee, and everything says so.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import multiprocessing
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sourdine import checks, rng
+from sourdine.accounting import curve
+from sourdine.errors import InputError
+from sourdine.events import Event, ParallelEvent, compose
+from sourdine.ledger import Ledger
+from sourdine.ledger.record import RESERVE
+from sourdine.text import desk
+from sourdine.text.accounts import find_labels
+from sourdine.text.comparison import Comparison, OneRun
+from sourdine.text.desk import Desk
+from sourdine.text.releases import Labels
+from sourdine.text.results import METRICS, publish, sum_up
+from sourdine.text.runs import PLAN, Cost, costs, made
+
+_FORMAT, _VERSION = "sourdine.comparison", 1
+_LABEL_SHARE = 1e-2  # of delta, for labels that nobody declared
+_LOOK = 0.5  # seconds between two looks for what others have done
+
+Tell = Callable[[int, int, str], object]
+"""Hears how many runs are done, of how many, and what is being done."""
+
+
+def compare(
+    asked: Comparison,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    keep: bool = False,
+    metric: str = "accuracy",
+    tell: Tell = lambda done, total, doing: None,
+    announce: Callable[[dict[str, Any]], object] = lambda plan: None,
+) -> dict[str, Any]:
+    """Makes the runs that are missing, shares them with whoever works in the same folder, and sums up.
+
+    keep: the folder of every run stays, its weights and certificate too. announce: hears the plan and
+    its cost once it is charged, before the first run. Returns what comparison.json holds.
+    """
+    checks.one_of("metric", metric, tuple(METRICS))
+    table = Desk(out)
+    with table.claim("plan", wait=True):
+        planned = _planned(asked, table)
+    announce(planned)
+    if workers == 1:
+        _work(asked, table.folder, keep, tell)
+    else:
+        _share(asked, table.folder, keep, checks.whole("workers", workers), tell)
+    with table.claim("plan", wait=True):
+        _settle(table)
+        found = sum_up(planned, [table.result(run.name) or {} for run in asked.runs])
+        publish(found, metric, table.folder)
+        table.clear()
+    return found
+
+
+# The plan and its cost
+
+
+def _planned(asked: Comparison, table: Desk) -> dict[str, Any]:
+    """The plan of the folder, made and charged if there is none yet."""
+    about = asked.described()
+    known = desk.read(table.folder / PLAN)
+    if known is None:
+        return _plan(asked, about, table)
+    if (known.get("format"), known.get("version")) != (_FORMAT, _VERSION):
+        raise InputError(f"{table.folder / PLAN} is of another or a newer kind; update sourdine.")
+    other = [name for name, value in about.items() if known["settings"].get(name) != value]
+    if other:
+        raise InputError(
+            f"{table.folder} holds another comparison: {', '.join(other)} differ. Go on with its "
+            "settings, or name another folder."
+        )
+    if not known["labels"]:
+        raise InputError(
+            f"in the comparison of {table.folder} too few labels came out of the noisy count, and the "
+            "charge for looking stays; declare them, in another folder."
+        )
+    return known
+
+
+def _plan(asked: Comparison, about: dict[str, Any], table: Desk) -> dict[str, Any]:
+    folder = table.folder
+    if folder.exists() and any(path.name != "ledger.sqlite" for path in folder.iterdir()):
+        raise InputError(f"{folder} is not empty and holds no comparison; name a new folder.")
+    ready = asked.trainer(OneRun("head", 1.0, 1), asked.labels or ("0", "1")).prepare()
+    if ready.test is None:
+        raise InputError("no records are held out, so there is nothing to compare by.")
+    each = costs(asked, ready)
+    counts = None
+    if asked.labels is None:
+        sigma = max(4.0, 20.0 / asked.epsilons[0])
+        counts = Labels(sigma, asked.delta * _LABEL_SHARE, asked.rows_per_user, "zero-out")
+    whole = _whole(asked, each, counts)
+    source = rng.secure()
+    epsilon = None if whole is None else _reserve(asked, whole, folder, source.kind, about["data"])
+    labels, failure = list(asked.labels or ()), None
+    if counts is not None:
+        try:
+            labels = find_labels(counts, asked.corpus.labels or [], source, asked.corpus.users)
+        except InputError as error:
+            failure = error
+    content = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "settings": about,
+        "unit": asked.unit,
+        "records": {"train": len(ready.train), "test": len(ready.test)},
+        "labels": labels,
+        "runs": [run.name for run in asked.runs],
+        "private_runs": sum(run.private for run in asked.runs),
+        "epsilon": epsilon,
+        "events": {kind: cost.event.to_json() for kind, cost in each.items()},
+    }
+    desk.write(folder / PLAN, content)  # failure too: who looks again would have to pay again
+    if failure is not None:
+        raise failure
+    return content
+
+
+def _whole(asked: Comparison, kinds: dict[str, Cost], counts: Labels | None) -> Event | None:
+    """All that the comparison releases about a unit, or None where nothing of it is private."""
+    each = [kinds[run.kind] for run in asked.runs if run.private]
+    parts: list[Event] = [] if counts is None else [counts.event]
+    if each:
+        trainings, tests = compose(x.training for x in each), compose(x.test for x in each)
+        parts.append(ParallelEvent((trainings, tests)))
+    return compose(parts) if parts else None
+
+
+def _reserve(asked: Comparison, whole: Event, folder: Path, kind: str, data: str) -> float:
+    """Charges everything before anything is drawn; a killed start has done so already."""
+    epsilon = curve(whole).epsilon_upper(asked.delta)
+    folder.mkdir(parents=True, exist_ok=True)
+    budget = asked.budget(epsilon * (1 + 1e-6))
+    ledger = Ledger(folder / "ledger.sqlite", budget)
+    if not any(entry.kind == RESERVE for entry in ledger.history()):
+        ledger.reserve(whole, f"a comparison of {len(asked.runs)} runs", source=kind, data=data)
+    return budget.epsilon
+
+
+def _settle(table: Desk) -> None:
+    path = table.folder / "ledger.sqlite"
+    if path.exists():
+        ledger = Ledger(path)
+        entries = ledger.history()
+        if len(entries) == 1:
+            ledger.settle(entries[0], Event.from_json(entries[0].text), "done")
+
+
+# The runs
+
+
+def _share(asked: Comparison, folder: Path, keep: bool, workers: int, tell: Tell) -> None:
+    """So many processes, each of which takes what nobody has claimed."""
+    table, total = Desk(folder), len(asked.runs)
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
+        left = {pool.submit(_work_alone, asked, folder, keep, threads) for _ in range(workers)}
+        while left:
+            over, left = concurrent.futures.wait(left, _LOOK, concurrent.futures.FIRST_EXCEPTION)
+            for future in over:
+                future.result()
+            tell(_done(asked, table), total, f"{workers} processes")
+
+
+def _work_alone(asked: Comparison, folder: Path, keep: bool, threads: int) -> None:
+    torch.set_num_threads(threads)
+    _work(asked, folder, keep, lambda done, total, doing: None)
+
+
+def _work(asked: Comparison, folder: Path, keep: bool, tell: Tell) -> None:
+    """Makes every run that nobody else holds, until all are there."""
+    table, total = Desk(folder), len(asked.runs)
+    while (done := _done(asked, table)) < total:
+        worked = False
+        for run in asked.runs:
+            if table.result(run.name) is not None:
+                continue
+            with table.claim(run.name) as mine:
+                if mine and table.result(run.name) is None:
+                    done = _done(asked, table)
+                    hear = functools.partial(tell, done, total)
+                    hear(run.name)
+                    table.keep(run.name, made(asked, run, table, keep, hear))
+                    worked = True
+        if not worked:
+            tell(done, total, "waiting for other processes")
+            time.sleep(_LOOK)
+    tell(total, total, "done")
+
+
+def _done(asked: Comparison, table: Desk) -> int:
+    return sum((table.runs / f"{run.name}.json").exists() for run in asked.runs)

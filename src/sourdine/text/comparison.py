@@ -1,0 +1,213 @@
+"""What a comparison asks for: which methods, at which budgets, how often, on which records."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sourdine import checks
+from sourdine.budget import Budget
+from sourdine.data.corpus import Corpus, read_corpus
+from sourdine.data.fingerprint import fingerprint
+from sourdine.errors import InputError
+from sourdine.text.contrast import PLACES
+from sourdine.text.models import BYTES
+from sourdine.text.run import named_base
+from sourdine.text.strategies import STRATEGIES, Everything, Strategy, strategy
+from sourdine.text.tasks import Classify
+from sourdine.text.trainer import Trainer, default_model
+
+METHODS = (*STRATEGIES, *PLACES)
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """One method at one budget, for the n-th time; epsilon is inf without privacy."""
+
+    method: str
+    epsilon: float
+    repetition: int
+
+    @property
+    def kind(self) -> str:
+        return f"{self.method}-{self.epsilon:g}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.repetition}"
+
+    @property
+    def private(self) -> bool:
+        return math.isfinite(self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is compared, on which records; made by `comparison`.
+
+    seeds: how many times each run is made, each time with fresh secure randomness; runs without privacy
+    are seeded by their number. steps, max_length: stated for all methods that train in steps.
+    """
+
+    corpus: Corpus
+    methods: tuple[str, ...]
+    epsilons: tuple[float, ...]
+    seeds: int
+    delta: float
+    model: str
+    labels: tuple[str, ...] | None
+    rows_per_user: int
+    steps: int | None
+    max_length: int | None
+    device: str | None
+
+    @property
+    def unit(self) -> str:
+        return "example" if self.corpus.users is None else "user"
+
+    @property
+    def units(self) -> int:
+        users = self.corpus.users
+        return len(self.corpus) if users is None else len(set(users))
+
+    @property
+    def held_out(self) -> float:
+        return 0.1 if self.units >= 5_000 else 0.2
+
+    @property
+    def runs(self) -> list[OneRun]:
+        return [
+            OneRun(method, epsilon, repetition)
+            for repetition in range(1, self.seeds + 1)
+            for epsilon in self.epsilons
+            for method in self.methods
+        ]
+
+    def budget(self, epsilon: float) -> Budget:
+        return Budget(epsilon, self.delta, self.unit)
+
+    def trainer(
+        self, run: OneRun, labels: Sequence[str], folder: Path | None = None, tell: Any = None
+    ) -> Trainer:
+        """The Trainer of a run; of the two other places for noise only its data and model are used."""
+        return Trainer(
+            self.corpus,
+            self.budget(run.epsilon) if run.private else None,
+            model=self.model,
+            user=self.corpus.user,
+            rows_per_user=self.rows_per_user,
+            labels=labels,
+            trains=self.strategy(run.method),
+            steps=self.steps,
+            max_length=self.max_length,
+            held_out=self.held_out,
+            device=self.device,
+            not_private=not run.private,
+            seed=None if run.private else run.repetition,
+            output_dir=folder,
+            resume=True,
+            tell=tell,
+        )
+
+    def strategy(self, method: str) -> Strategy:
+        if method == "all" and self.model == BYTES:
+            return Everything(words=True)  # nothing in it is pretrained, its word vectors neither
+        return strategy(method if method in STRATEGIES else "head")
+
+    def described(self) -> dict[str, Any]:
+        """What makes it this comparison and no other; nothing in it is private."""
+        return {
+            "data": fingerprint(self.corpus.table()),
+            "text": list(self.corpus.text),
+            "label": self.corpus.label,
+            "user": self.corpus.user,
+            "rows_per_user": self.rows_per_user,
+            "labels": None if self.labels is None else list(self.labels),
+            "model": named_base(self.model),
+            "methods": list(self.methods),
+            "epsilon": [said(epsilon) for epsilon in self.epsilons],
+            "delta": self.delta,
+            "seeds": self.seeds,
+            "steps": self.steps,
+            "max_length": self.max_length,
+        }
+
+
+def comparison(
+    data: Any,
+    *,
+    text: str | Sequence[str] | None,
+    label: str | None,
+    epsilons: Sequence[float],
+    methods: Sequence[str] | None = None,
+    seeds: int = 3,
+    delta: float = 1e-6,
+    model: str | None = None,
+    user: str | None = None,
+    rows_per_user: int = 1,
+    labels: Sequence[str] | None = None,
+    steps: int | None = None,
+    max_length: int | None = None,
+    device: str | None = None,
+    encoding: str = "utf-8",
+) -> Comparison:
+    """Reads the records and checks what is asked; nothing is charged.
+
+    methods: by default the cheap ones on frozen features; with a GPU, all. Noise on the input has to
+    know the classes in advance, so it needs labels.
+    """
+    if not epsilons:
+        raise InputError("give the budgets to compare, for instance 1, 2, 5 and inf (no privacy).")
+    found = sorted({math.inf if e == math.inf else checks.epsilon(e) for e in epsilons})
+    chosen = _methods(methods, labels is not None, device)
+    corpus = (
+        data
+        if isinstance(data, Corpus)
+        else read_corpus(data, text=text, label=label, user=user, encoding=encoding)
+    )
+    asked = Comparison(
+        corpus=corpus,
+        methods=chosen,
+        epsilons=tuple(found),
+        seeds=checks.whole("seeds", seeds),
+        delta=delta,
+        model=model or default_model(),
+        labels=None if labels is None else Classify(tuple(labels)).labels,
+        rows_per_user=checks.whole("rows_per_user", rows_per_user),
+        steps=steps,
+        max_length=max_length,
+        device=device,
+    )
+    checks.delta(delta, asked.units)
+    return asked
+
+
+def said(epsilon: float) -> float | str:
+    """An epsilon as JSON knows it."""
+    return epsilon if math.isfinite(epsilon) else "inf"
+
+
+def _methods(asked: Sequence[str] | None, declared: bool, device: str | None) -> tuple[str, ...]:
+    if asked is None:
+        fast = device != "cpu" and torch.cuda.is_available()
+        asked = METHODS if fast else ("head", "output", "input")
+        return tuple(name for name in asked if declared or name != "input")
+    for name in asked:
+        if name not in METHODS:
+            near = difflib.get_close_matches(name, METHODS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise InputError(f"there is no method {name!r}{hint} There are: {', '.join(METHODS)}.")
+    if not asked:
+        raise InputError(f"name at least one method: {', '.join(METHODS)}.")
+    if "input" in asked and not declared:
+        raise InputError(
+            "noise on the input has to know the classes before anything is charged; declare them with "
+            "labels (--labels yes,no), or leave input out."
+        )
+    return tuple(name for name in METHODS if name in asked)

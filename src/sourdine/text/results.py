@@ -1,0 +1,137 @@
+"""What a comparison found: numbers, table and figure, all made of released metrics alone."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sourdine.errors import SourdineError
+from sourdine.text import desk
+
+METRICS = {"accuracy": "accuracy", "macro_f1": "macro F1"}
+RESULT = "comparison"
+
+
+def sum_up(plan: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean, lowest and highest of each method at each budget, beside the plan and its cost."""
+    found: dict[tuple[str, Any], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        found.setdefault((run["method"], run["epsilon"]), []).append(run["metrics"])
+    results = [
+        {"method": method, "epsilon": epsilon, "private": epsilon != "inf"}
+        | {name: _spread([one[name]["value"] for one in each]) for name in METRICS}
+        for (method, epsilon), each in found.items()
+    ]
+    kept = ("format", "version", "settings", "unit", "records", "labels", "epsilon", "private_runs")
+    says = {name: plan[name] for name in kept}
+    return {**says, "delta": plan["settings"]["delta"], "says": sentences(plan), "results": results}
+
+
+def sentences(plan: Mapping[str, Any]) -> list[str]:
+    """What the comparison costs, and what is outside of any guarantee."""
+    said = []
+    if plan["epsilon"] is not None:
+        said.append(
+            f"This comparison as a whole costs epsilon <= {_up(plan['epsilon'])} at delta = "
+            f"{plan['settings']['delta']:g} per {plan['unit']}: its {plan['private_runs']} private "
+            "runs added up. Publishing all of it, or choosing by it, costs that much."
+        )
+        if plan["settings"]["labels"] is None:
+            said.append("The labels were found by one noisy count, which is part of that.")
+    if "inf" in plan["settings"]["epsilon"]:
+        said.append(
+            "NOT PRIVATE: the runs at inf have no privacy at all, on records that whoever asked for "
+            "them declares may be used so; no bound covers what they show."
+        )
+    return said
+
+
+def publish(found: Mapping[str, Any], metric: str, folder: Path) -> None:
+    """Writes comparison.json, comparison.md and the frontier by this metric."""
+    from sourdine.report.frontier import Frontier, Point, draw  # noqa: PLC0415 (matplotlib)
+
+    settings = found["settings"]
+    lines: dict[str, list[Point]] = {}
+    for result in found["results"]:
+        spread, epsilon = result[metric], float(result["epsilon"])
+        point = Point(epsilon, spread["mean"], spread["low"], spread["high"])
+        lines.setdefault(result["method"], []).append(point)
+    figure = Frontier(
+        METRICS[metric],
+        {name: tuple(points) for name, points in lines.items()},
+        model=settings["model"],
+        delta=settings["delta"],
+        unit=found["unit"],
+        trained=found["records"]["train"],
+        tested=found["records"]["test"],
+        seeds=settings["seeds"],
+        epsilon=found["epsilon"],
+    )
+    desk.write(folder / f"{RESULT}.json", found)
+    desk.write(folder / f"{RESULT}.md", _page(found, metric))
+    for suffix in ("png", "svg"):
+        path = folder / f"frontier.{suffix}"
+        draft = path.with_name(f"frontier.{os.getpid()}.{suffix}")
+        try:
+            draw(figure, draft)
+            draft.replace(path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise SourdineError(f"{path} cannot be written: {error.strerror}; make room.") from None
+
+
+def rows(found: Mapping[str, Any], metric: str) -> list[list[str]]:
+    """The table: a heading, then a line for each method with its mean and spread at each budget."""
+    epsilons = found["settings"]["epsilon"]
+    heading = ["no privacy" if e == "inf" else f"epsilon {e:g}" for e in epsilons]
+    cells = {
+        (result["method"], result["epsilon"]): _cell(result[metric]) for result in found["results"]
+    }
+    lines = [[method, *(cells[method, e] for e in epsilons)] for method in found["settings"]["methods"]]
+    return [["method", *heading], *lines]
+
+
+def _page(found: Mapping[str, Any], metric: str) -> str:
+    settings, records = found["settings"], found["records"]
+    page = ["# A comparison of private training", ""]
+    page += [f"**{sentence}**\n" for sentence in found["says"]]
+    page += [
+        f"{settings['model']}; {records['train']:,} records to train on, {records['test']:,} held out; "
+        f"delta {settings['delta']:g} per {found['unit']}; {settings['seeds']} runs each. Mean, lowest "
+        "and highest; the noise in the metric is included.",
+        "",
+    ]
+    for name in sorted(METRICS, key=lambda name: name != metric):
+        table = rows(found, name)
+        page += [f"## {METRICS[name]}", "", _line(table[0]), _line(["---"] * len(table[0]))]
+        page += [*map(_line, table[1:]), ""]
+    page.append("![the frontier](frontier.png)\n")
+    return "\n".join(page)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(spread: Mapping[str, Any]) -> str:
+    if len(spread["values"]) == 1:
+        return f"{spread['mean']:.3f}"
+    return f"{spread['mean']:.3f} ({spread['low']:.3f} to {spread['high']:.3f})"
+
+
+def _spread(values: list[float]) -> dict[str, Any]:
+    return {
+        "mean": statistics.fmean(values),
+        "low": min(values),
+        "high": max(values),
+        "values": values,
+    }
+
+
+def _up(value: float) -> str:
+    """Rounded up to two places: a printed bound must still hold."""
+    return f"{math.ceil(value * 100) / 100:.2f}"
