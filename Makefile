@@ -34,7 +34,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) -e .
+	$(PIP) torch==2.13.0
+	$(PIP) -e ".[text]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
@@ -42,7 +43,6 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
-	$(PIP) torch==2.13.0
 	$(PIP) -e ".[bench]"
 	touch $@
 

@@ -407,7 +407,7 @@ def test_a_report_draws_the_training_inside() -> None:
     assert found.agrees
     steps, epsilons = zip(*found.path, strict=True)
     assert steps[0] == 0 and steps[-1] == 300 and list(epsilons) == sorted(epsilons)
-    assert epsilons[0] == pytest.approx(curve(LABELS + SCORING).epsilon_upper(1e-6), rel=1e-3)
+    assert epsilons[0] == pytest.approx(curve(LABELS).epsilon_upper(1e-6), rel=1e-3)
     assert epsilons[-1] == claim.upper > 2 * epsilons[0]
 
 

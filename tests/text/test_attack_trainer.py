@@ -12,7 +12,9 @@ import pytest
 from tiny import PLAIN, encoder, records, torch
 
 import sourdine as sd
+from sourdine import rng
 from sourdine.certificate import verify
+from sourdine.cli import main
 from sourdine.data.corpus import read_corpus
 from sourdine.errors import BudgetError, InputError
 from sourdine.events import Event, GaussianEvent, ParallelEvent, PoissonEvent
@@ -21,11 +23,13 @@ from sourdine.sgd import engine as engine_room
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.sampling import PoissonLots
-from sourdine.text import releases
+from sourdine.text import contrast, releases
 from sourdine.text import run as runs
 from sourdine.text import trainer as room
 from sourdine.text.examples import Collate, cached_features, tokenized
 from sourdine.text.models import Classifier, Mean, load_encoder
+from sourdine.text.output import Weights
+from sourdine.text.tasks import Classify
 
 LABELS = ["good", "bad"]
 USERS = sd.Budget(3, 1e-6, unit="user")
@@ -50,8 +54,10 @@ def trainer(data: Any, model: str, budget: Any = None, **settings: Any) -> sd.Tr
 
 
 @pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figures, and epsilon at the ends only."""
     monkeypatch.setattr(runs, "page", lambda *_: "<html></html>")
+    monkeypatch.setattr(room, "_SHOWN", 1)
 
 
 class Killed(BaseException):
@@ -159,7 +165,7 @@ def test_a_folder_that_is_held_is_not_let_go_by_others(tmp_path: Path) -> None:
 # Going on with something else
 
 
-@pytest.mark.parametrize("change", ["held out", "salt", "record"])
+@pytest.mark.parametrize("change", ["held out", "salt", "record", "labels", "length"])
 def test_who_was_trained_on_is_never_tested_on(
     change: str, data: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +177,10 @@ def test_who_was_trained_on_is_never_tested_on(
             trainer(data, model, output_dir=out, **settings).fit()
     if change == "held out":
         settings["held_out"] = 0.5
+    if change == "labels":
+        settings["labels"] = LABELS[::-1]
+    if change == "length":
+        settings["max_length"] = 7
     if change == "salt":
         monkeypatch.setattr(room, "own_salt", lambda: "another")
     if change == "record":
@@ -301,6 +311,8 @@ class Executed:
     """All noise, clips and rates as they reach the functions that draw."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, less: float = 1.0) -> None:
+        monkeypatch.setattr(Charge, "_least", lambda _: 30.0)  # fits, and need not be searched for
+        monkeypatch.setattr(sd.Trainer, "_seal", lambda *_: None)
         self.rates: list[float] = []
         self.steps: list[float] = []
         self.counts: list[tuple[int, float]] = []
@@ -359,7 +371,11 @@ SITUATIONS: dict[str, dict[str, Any]] = {
     "zero-out": {"epochs": 3, "steps": None, "lot_size": 20},
     "few declared": {"budget": ADD_REMOVE, "records": 60, "lot_size": 40},
     "many declared": {"budget": ADD_REMOVE, "records": 900, "lot_size": 40},
-    "replace-one": {"budget": sd.Budget(3, 1e-6, adjacency="replace-one"), "lot_size": 40},
+    "replace-one": {
+        "budget": sd.Budget(3, 1e-6, adjacency="replace-one"),
+        "lot_size": 40,
+        "labels": LABELS,
+    },
     "users": {"budget": USERS, "user": "author", "rows_per_user": 2, "lot_size": 20},
     "a test apart": {"test": records(60, people=30), "held_out": None, "lot_size": 40},
 }
@@ -374,7 +390,7 @@ def test_what_is_drawn_is_what_was_charged(
     run = trainer(records(240, people=120), model, output_dir=tmp_path / "out", **settings).fit()
     [reserved, *_] = Ledger(run.folder / "ledger.sqlite").history()
     assert ran.paid(reserved.event, settings.get("rows_per_user", 1))
-    assert len(ran.counts) == 2  # labels, then the matrix
+    assert [cells for cells, _ in ran.counts] == ([4] if settings["labels"] else [2, 4])
 
 
 def test_a_tenth_less_noise_than_was_charged_is_seen(
@@ -448,3 +464,31 @@ def test_steps_run_again_are_in_the_certificate(
         key.unlink()
     with pytest.raises(BudgetError, match="run again"):
         trainer(data, model, resume=True, **settings).fit()
+
+
+def test_the_model_on_bytes_is_the_same_when_a_run_goes_on() -> None:
+    """A head is kept with its run, the frozen weights below it are not."""
+    first, second = load_encoder("bytes")[0].state_dict(), load_encoder("bytes")[0].state_dict()
+    assert all(torch.equal(x, second[name]) for name, x in first.items())
+
+
+def test_noise_elsewhere_does_not_tell_how_many_rows_a_person_has() -> None:
+    rows = contrast.Rows(torch.eye(4), [0, 1, 0, 1], ["a", "b", "c", "c"])
+    weights, goal = Weights(torch.ones(2, 4), torch.zeros(2)), Classify(("good", "bad"))
+    said = [contrast.metrics(weights, rows, goal, 9.0, most, rng.secure()) for most in (1, 2)]
+    assert [each["records"] for each in said] == [3, "UNKNOWN"]
+    assert "3 records" in said[0]["how"] and "the records" in said[1]["how"]
+
+
+@pytest.mark.parametrize("kind", ["seeded", "not private"])
+def test_what_is_not_private_is_not_verified(kind: str, data: Any, model: str, tmp_path: Path) -> None:
+    if kind == "seeded":
+        out = trainer(data, model, seed=3, output_dir=tmp_path / "out").fit().folder
+    else:
+        settings: dict[str, Any] = {"text": "note", "label": "mood", "trains": "head", "steps": 2}
+        made = sd.Trainer(data, model=model, not_private=True, **settings, output_dir=tmp_path / "out")
+        out = made.fit().folder
+    assert main(["verify", str(out)]) != 0
+    assert "NOT PRIVATE" in json.loads((out / "metrics.json").read_text())["privacy"]
+    assert (out / "README.md").read_text().splitlines()[0].endswith("NOT PRIVATE")
+    assert not (out / "report.html").exists() and not (out / "progress.json").exists()

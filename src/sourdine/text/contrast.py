@@ -155,15 +155,15 @@ def metrics(
     answers = weights.scores(test.features).argmax(1).tolist()
     if noise is None:
         matrix, deviation = Confusion(len(goal.labels), 1.0).count(test.classes, answers), 0.0
-        tested = len(answers)
+        tested: int | None = len(answers)
         how = "NOT PRIVATE: exact, on records that the owner declares may be used so"
     else:
         counts = Confusion(len(goal.labels), noise, most)
         matrix, deviation = counts.release(test.classes, answers, source, test.users), counts.deviation
-        tested = sum(first_rows(test.users, len(answers), most))
-        how = (
-            f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {tested:,} "
-            "records, charged"
-        )
+        # Of several rows a person, how many there are is that person's.
+        tested = sum(first_rows(test.users, len(answers), most)) if most == 1 else None
+        amount = "the" if tested is None else f"{tested:,}"
+        how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount} "
+        how += "records, charged"
     said = {name: vars(metric) for name, metric in goal.metrics(matrix, deviation, tested).items()}
-    return {**said, "records": tested, "how": how, "reference": None}
+    return {**said, "records": tested or "UNKNOWN", "how": how, "reference": None}

@@ -317,10 +317,12 @@ class Trainer:
         """A run goes on with the same parts: whoever was trained on must not be tested on as well."""
         parts = [part for part in (ready.train, ready.test) if part is not None]
         found = processes.once(lambda: [fingerprint(part.table()) for part in parts])
-        if progress.state.setdefault("data", found) != found:
+        found += [named_base(self.model_name), str(ready.plan.max_length), *(self.labels or ())]
+        if progress.state.setdefault("began", found) != found:
             raise InputError(
-                "the records, their split or the keys in the config folder are not what this run began "
-                "with; go on with those, or name another folder. What was reserved stays charged."
+                "the records, their split, the labels, the model or the keys in the config folder are "
+                "not what this run began with; go on with those, or name another folder. What was "
+                "reserved stays charged."
             )
 
     def _accounts(self, ready: Prepared) -> Accounts:

@@ -137,7 +137,7 @@ class TunedAccounts(Accounts):
     @property
     def inside(self) -> Event:
         """What every unit meets in each trial beside the training."""
-        if True:
+        if self.apart or self.test_noise is None:
             return NOTHING
         return GaussianEvent(self.test_noise)
 

@@ -15,7 +15,6 @@ the records is tried first, on made-up ones, so that it costs nothing.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -203,20 +202,17 @@ class Tuner(Trainer):
             raise InputError("tuning runs in one process: how many trials there are is secret.")
         ready = self.prepare()
         self.rehearse()
-        progress = Progress(self._folder(processes), processes)
-        folder = Folder(progress.folder, processes)
-        folder.take()
-        try:
+        folder = Folder(self._folder(processes), processes)
+        with folder.held():
+            progress = Progress(folder.path, processes)
             own, source = self._accounts(ready), self._source or rng.secure()
             charge = own.charge(ready.plan, ready.units, self.records, folder, processes, None)
             charge.reserve(source.kind, "")
             goal = self._kind(tuple(self._labels(ready, own, source)))
             self._read_all(ready, goal)
             best = self.best(ready, goal, charge, own, source)
-            return self._released(best, ready, goal, charge, own, progress)
-        finally:
-            folder.close()
             self._kept.clear()
+            return self._released(best, ready, goal, charge, own, progress)
 
     def best(
         self,
@@ -247,8 +243,7 @@ class Tuner(Trainer):
 
     def _trained(self, ready: Prepared, goal: Classify, charge: Charge) -> Classifier:
         """One trial's model, from a fresh copy of what trains."""
-        encoder = ready.encoder if _is_head(ready.plan) else copy.deepcopy(ready.encoder)
-        network, model, dataset, collate = self._network(replace(ready, encoder=encoder), goal)
+        network, model, dataset, collate = self._network(ready, goal)
         loop.train_privately(
             model,
             dataset,
