@@ -168,7 +168,9 @@ def test_without_privacy_everything_says_so(data: Any, model: str) -> None:
     assert run.certificate is None and run.metrics["accuracy"]["value"] > 0.6
     assert not (run.folder / "ledger.sqlite").exists()
     assert json.loads((run.folder / "metrics.json").read_text())["privacy"] == "NOT PRIVATE"
-    assert "NOT PRIVATE" in (run.folder / "README.md").read_text() and "NOT PRIVATE" in run._repr_html_()
+    assert (
+        "NOT PRIVATE" in (run.folder / "README.md").read_text() and "NOT PRIVATE" in run._repr_html_()
+    )
 
 
 def test_the_budget_is_charged_before_anything_is_drawn(

@@ -27,7 +27,11 @@ def tokenizer() -> Any:
     words.pre_tokenizer = Whitespace()
     words.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+        tokenizer_object=words,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
     )
 
 

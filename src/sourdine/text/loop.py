@@ -25,7 +25,7 @@ Tell = Callable[[int], object]
 
 
 def optimizer(model: nn.Module, plan: Plan, factor: float = 1.0) -> torch.optim.Optimizer:
-    """AdamW without decay; what is pretrained learns slower than the head, which starts from nothing."""
+    """AdamW without decay; what is pretrained learns slower than the head, which starts from zero."""
     named = [(name, x) for name, x in model.named_parameters() if x.requires_grad]
     head = [x for name, x in named if name.startswith("head.")]
     rest = [x for name, x in named if not name.startswith("head.")]
@@ -87,7 +87,7 @@ def train_plainly(
     tell: Tell,
 ) -> None:
     """The same plan without privacy, at a learning rate for gradients without noise."""
-    of = optimizer(model, plan, factor=1.0 if isinstance(model, OnFeatures) else 0.25)
+    of = optimizer(model, plan, factor=3.0 if isinstance(model, OnFeatures) else 0.25)
     pace = schedule(of, plan.steps, 0)
     lots = PoissonLots(len(dataset), plan.lot_size)
     device = next(model.parameters()).device
