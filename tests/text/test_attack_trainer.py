@@ -130,6 +130,41 @@ def test_a_run_killed_right_after_its_charge_goes_on(
     ]
 
 
+@pytest.mark.parametrize("where", [(Charge, "settle"), (Folder, "destroy_keys")])
+def test_keys_are_destroyed_in_the_end_whenever_it_was_stopped(
+    where: tuple[Any, str], data: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever finds the key of a finished run subtracts its noise."""
+    keys = Path(os.environ["SOURDINE_HOME"]) / "keys"
+    before = set(keys.glob("*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, killed)
+        with pytest.raises(Killed):
+            trainer(data, model, output_dir=tmp_path / "out").fit()
+    assert set(keys.glob("*")) > before
+    run = trainer(data, model, output_dir=tmp_path / "out", resume=True).fit()
+    assert verify(run.folder).passed and set(keys.glob("*")) == before
+
+
+def test_a_run_killed_right_after_its_seal_is_cleared_up(
+    data: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, seal = tmp_path / "out", runs.papers.seal
+
+    def sealed(*given: Any, **more: Any) -> None:
+        seal(*given, **more)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.papers, "seal", sealed)
+        with pytest.raises(Killed):
+            trainer(data, model, output_dir=out).fit()
+    assert not verify(out).passed
+    with pytest.raises(InputError, match="finished run"):
+        trainer(data, model, output_dir=out, resume=True).fit()
+    assert verify(out).passed
+
+
 def test_nobody_else_draws_metrics_while_a_run_does(
     data: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ def train_privately(
     )
     pace = schedule(of, engine.steps, engine.done)
     tell(engine)
-    for lot in engine.lots() if engine.done < engine.steps else ():
+    for lot in engine.lots():  # none are left of a run that is done; it is settled, its keys destroyed
         engine.step(lot)
         pace.step()
         tell(engine)

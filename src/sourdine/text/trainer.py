@@ -54,6 +54,7 @@ _ALIASES = {
     "train_dataset": "train",
     "eval_dataset": "test",
 }
+_WORKING = (PROGRESS, *Folder.WORKING)
 _SHOWN = 20  # so many times epsilon is worked out while it grows
 
 
@@ -302,6 +303,8 @@ class Trainer:
             return Path(processes.once(lambda: tempfile.mkdtemp(prefix="sourdine-")))
         out = self.output
         if (out / "certificate.json").exists():
+            for name in _WORKING:  # of a run that was stopped right after it was sealed
+                (out / name).unlink(missing_ok=True)
             raise InputError(f"{out} holds a finished run; name another folder.")
         unfinished = any((out / name).exists() for name in (PROGRESS, "run", "checkpoint.pt"))
         if unfinished and not self.resume:
@@ -467,11 +470,10 @@ class Trainer:
         )
 
     def _seal(self, run: Run, ready: Prepared, charge: Charge, own: Accounts) -> None:
-        working = [PROGRESS, *Folder.WORKING]
         if self.seed is not None:
             said = {"why": "a seeded run: whoever guesses the seed subtracts the noise"}
             write_plain(run, "SEEDED, NOT PRIVATE", said)
-            for name in working:
+            for name in _WORKING:
                 (run.folder / name).unlink(missing_ok=True)
             return
         seal_run(
@@ -485,7 +487,7 @@ class Trainer:
             sizes_known=self._sizes_known(ready.test),
             base=self.model_name,
             contribution_bound=self.rows_per_user,
-            working=working,
+            working=_WORKING,
         )
 
     # Without privacy

@@ -1,0 +1,153 @@
+"""How accurate private text classifiers are: tasks, budgets and ways to train, by the Trainer itself.
+
+    python benchmarks/text/run.py DATA --out results.jsonl --device cuda --workers 6
+    python benchmarks/text/run.py --table results.jsonl
+
+DATA is a folder with TASK.train.jsonl and TASK.test.jsonl (fields text, perhaps text2, label). Each line of
+the result is one run. The test records are public and counted exactly. `planner` is what the planner
+chooses by itself; `scratch` is the built-in model on bytes. Lines that are there already are not run
+again, so a run that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+DELTA = 1e-5
+MEASURES = {"cola": "matthews", "complaints": "macro_f1"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", nargs="?")
+    parser.add_argument("--table")
+    parser.add_argument("--out", default="results.jsonl")
+    parser.add_argument("--model")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tasks", default="sst2")
+    parser.add_argument("--methods", default="planner")
+    parser.add_argument("--epsilons", default="1,3,8,inf")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    asked = parser.parse_args()
+    if asked.table:
+        table(Path(asked.table))
+        return
+    done = {identity(row) for row in rows(Path(asked.out))}
+    jobs = [
+        {"task": task, "method": method, "epsilon": epsilon, "seed": seed}
+        for task in asked.tasks.split(",")
+        for seed in range(asked.seeds)
+        for method in asked.methods.split(",")
+        for epsilon in asked.epsilons.split(",")
+    ]
+    jobs = [job for job in jobs if identity(job) not in done]
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        queue, end = manager.Queue(), time.time() + asked.seconds
+        for job in jobs:
+            queue.put(job)
+        workers = [
+            context.Process(target=work, args=(queue, end, vars(asked))) for _ in range(asked.workers)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
+def work(queue: Any, end: float, asked: dict[str, Any]) -> None:
+    import torch
+
+    torch.set_num_threads(max(1, torch.get_num_threads() // asked["workers"]))
+    while time.time() < end:
+        try:
+            job = queue.get_nowait()
+        except Exception:
+            return
+        try:
+            found = one(job, asked)
+        except Exception as error:
+            print("FAILED", job, repr(error)[:400], file=sys.stderr, flush=True)
+            continue
+        line = json.dumps(found)
+        print(line, flush=True)
+        with Path(asked["out"]).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def one(job: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    import sourdine as sd
+
+    start = time.time()
+    train, test = (load(Path(asked["data"]) / f"{job['task']}.{part}.jsonl") for part in ("train", "test"))
+    text = ["text", "text2"] if "text2" in train else "text"
+    private = job["epsilon"] != "inf"
+    method = job["method"]
+    trainer = sd.Trainer(
+        train,
+        sd.Budget(float(job["epsilon"]), DELTA) if private else None,
+        not_private=not private,
+        model="bytes" if method == "scratch" else asked["model"],
+        trains=None if method in ("planner", "scratch") else method,
+        text=text,
+        label="label",
+        labels=sorted(set(train["label"])),
+        test=test,
+        test_is_public=True,
+        device=asked["device"],
+    )
+    run = trainer.fit()
+    found = {name: round(run.metrics[name]["value"], 4) for name in ("accuracy", "macro_f1", "matthews")}
+    chosen = trainer.prepare().plan
+    about = {"trains": chosen.strategy.name, "lot": chosen.lot_size, "steps": chosen.steps}
+    return {**job, **found, **about, "seconds": round(time.time() - start, 1)}
+
+
+def load(path: Path) -> dict[str, list[str]]:
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {name: [str(row[name]) for row in found] for name in found[0]}
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def identity(job: dict[str, Any]) -> tuple[str, str, str, int]:
+    return job["task"], job["method"], str(job["epsilon"]), job["seed"]
+
+
+def table(path: Path) -> None:
+    """Mean and spread over the repetitions, as Markdown."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows(path):
+        measure = MEASURES.get(row["task"], "accuracy")
+        cell = found.setdefault((row["task"], row["method"]), {})
+        cell.setdefault(str(row["epsilon"]), []).append(row[measure])
+    budgets = sorted({epsilon for cell in found.values() for epsilon in cell}, key=float)
+    print("| task | measure | trains | " + " | ".join(f"epsilon {epsilon}" for epsilon in budgets) + " |")
+    print("| --- | --- | --- |" + " --- |" * len(budgets))
+    for (task, method), cell in sorted(found.items()):
+        shown = [said(cell.get(epsilon, [])) for epsilon in budgets]
+        print(f"| {task} | {MEASURES.get(task, 'accuracy')} | {method} | " + " | ".join(shown) + " |")
+
+
+def said(values: list[float]) -> str:
+    if not values:
+        return ""
+    spread = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.3f}{spread}"
+
+
+if __name__ == "__main__":
+    main()
