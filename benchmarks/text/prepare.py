@@ -32,8 +32,12 @@ def main() -> None:
     for part in ("train", "test"):
         rows = [line.split("\t") for line in lines(sources / "snli" / f"{part}.tsv")[1:]]
         write(out, f"snli.{part}", [{"text": a, "text2": b, "label": label} for label, a, b in rows])
-        with (sources / "consumer_complaints" / f"{part}.csv").open(encoding="utf-8", newline="") as file:
-            found = [(row["Consumer complaint narrative"], row["Product"]) for row in csv.DictReader(file)]
+        with (sources / "consumer_complaints" / f"{part}.csv").open(
+            encoding="utf-8", newline=""
+        ) as file:
+            found = [
+                (row["Consumer complaint narrative"], row["Product"]) for row in csv.DictReader(file)
+            ]
         write(out, f"complaints.{part}", [{"text": a[:LONGEST], "label": b} for a, b in found])
     with fetch("reviews").open(encoding="utf-8", newline="") as file:
         imdb = {row["text"]: row["label"] for row in csv.DictReader(file) if row["source"] == "imdb"}

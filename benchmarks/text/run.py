@@ -88,7 +88,9 @@ def one(job: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     import sourdine as sd
 
     start = time.time()
-    train, test = (load(Path(asked["data"]) / f"{job['task']}.{part}.jsonl") for part in ("train", "test"))
+    train, test = (
+        load(Path(asked["data"]) / f"{job['task']}.{part}.jsonl") for part in ("train", "test")
+    )
     text = ["text", "text2"] if "text2" in train else "text"
     private = job["epsilon"] != "inf"
     method = job["method"]
@@ -106,7 +108,9 @@ def one(job: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
         device=asked["device"],
     )
     run = trainer.fit()
-    found = {name: round(run.metrics[name]["value"], 4) for name in ("accuracy", "macro_f1", "matthews")}
+    found = {
+        name: round(run.metrics[name]["value"], 4) for name in ("accuracy", "macro_f1", "matthews")
+    }
     chosen = trainer.prepare().plan
     about = {"trains": chosen.strategy.name, "lot": chosen.lot_size, "steps": chosen.steps}
     return {**job, **found, **about, "seconds": round(time.time() - start, 1)}
@@ -135,7 +139,9 @@ def table(path: Path) -> None:
         cell = found.setdefault((row["task"], row["method"]), {})
         cell.setdefault(str(row["epsilon"]), []).append(row[measure])
     budgets = sorted({epsilon for cell in found.values() for epsilon in cell}, key=float)
-    print("| task | measure | trains | " + " | ".join(f"epsilon {epsilon}" for epsilon in budgets) + " |")
+    print(
+        "| task | measure | trains | " + " | ".join(f"epsilon {epsilon}" for epsilon in budgets) + " |"
+    )
     print("| --- | --- | --- |" + " --- |" * len(budgets))
     for (task, method), cell in sorted(found.items()):
         shown = [said(cell.get(epsilon, [])) for epsilon in budgets]

@@ -82,36 +82,31 @@ class Run:
         return f"{head}<table>{rows}</table>"
 
 
+@dataclass(frozen=True)
+class About:
+    """What a certificate says about the records, in words that hold for every neighbour of them.
+
+    units: their public number, None where it is private. trained, tested: how many, as far as that may
+    be told ("" without a test).
+    """
+
+    train: Corpus
+    units: int | None
+    trained: str
+    tested: str
+    test_is_public: bool
+    base: str
+    contribution_bound: int
+
+
 def seal_run(
-    run: Run,
-    charge: Charge,
-    accounts: Accounts,
-    plan: Plan,
-    *,
-    train: Corpus,
-    test: Corpus | None,
-    test_is_public: bool,
-    sizes_known: bool,
-    base: str,
-    contribution_bound: int,
-    working: Sequence[str],
+    run: Run, charge: Charge, accounts: Accounts, plan: Plan, about: About, working: Sequence[str]
 ) -> None:
     """Writes everything, draws up the certificate, seals it, and removes the working files."""
     try:
         run.model.save(run.folder)
         _write(run.folder / "metrics.json", run.metrics)
-        draft = _draft(
-            run,
-            charge,
-            accounts,
-            plan,
-            train=train,
-            test=test,
-            test_is_public=test_is_public,
-            sizes_known=sizes_known,
-            base=base,
-            contribution_bound=contribution_bound,
-        )
+        draft = _draft(run, charge, accounts, plan, about)
         document = draft.document
         (run.folder / "README.md").write_text(card(document, run.metrics), encoding="utf-8")
         (run.folder / "report.html").write_text(page(document, run.metrics), encoding="utf-8")
@@ -126,25 +121,10 @@ def seal_run(
     run.certificate = Certificate.from_json((run.folder / "certificate.json").read_text("utf-8"))
 
 
-def _draft(
-    run: Run,
-    charge: Charge,
-    accounts: Accounts,
-    plan: Plan,
-    *,
-    train: Corpus,
-    test: Corpus | None,
-    test_is_public: bool,
-    sizes_known: bool,
-    base: str,
-    contribution_bound: int,
-) -> Certificate:
-    budget = charge.budget
-    public = budget.adjacency != "add-remove"
-    trained = _amount(train, sizes_known)
-    tested = "" if test is None else _amount(test, sizes_known)
-    accesses = accounts.accesses(charge, trained, tested)
-    if public:
+def _draft(run: Run, charge: Charge, accounts: Accounts, plan: Plan, about: About) -> Certificate:
+    budget, train = charge.budget, about.train
+    accesses = accounts.accesses(charge, about.trained, about.tested)
+    if about.units is not None:
         accesses.append(
             Access(
                 f"the number of {budget.unit}s",
@@ -156,9 +136,11 @@ def _draft(
         accesses.append(
             Access("the label set", NOTHING, "declared by the owner, not read off the data")
         )
-    if test_is_public and test is not None:
+    if about.test_is_public and about.tested:
         accesses.append(
-            Access(f"an exact test on {tested}", NOTHING, "the owner declares these records public")
+            Access(
+                f"an exact test on {about.tested}", NOTHING, "the owner declares these records public"
+            )
         )
     if run.not_for_release is not None:
         accesses.append(
@@ -169,13 +151,13 @@ def _draft(
             )
         )
     named = papers.sampling(charge.event())
-    users = None if train.users is None else len(set(train.users))
+    counted = "UNKNOWN" if about.units is None else about.units
     trained_weights = sum(x.numel() for x in _trained(run.model, plan))
     return papers.draft(
         charge.ledger,
         what="a text classifier: its weights, its labels, and its metrics",
         to=accounts.seen_by,
-        contribution_bound=contribution_bound,
+        contribution_bound=about.contribution_bound,
         accesses=accesses,
         sampling_assumed=named,
         sampling_executed=named,
@@ -184,12 +166,16 @@ def _draft(
         utility=run.metrics,
         data={
             "fingerprint": fingerprint(train.table()),
-            "records": len(train) if sizes_known and users is None else "UNKNOWN",
-            "users": users if sizes_known and users is not None else "UNKNOWN",
+            "records": counted if train.users is None else "UNKNOWN",
+            "users": "UNKNOWN" if train.users is None else counted,
             "text": list(train.text),
             "label": train.label,
         },
-        model={"base": named_base(base), "trained": plan.strategy.name, "parameters": trained_weights},
+        model={
+            "base": named_base(about.base),
+            "trained": plan.strategy.name,
+            "parameters": trained_weights,
+        },
         training={
             "lot_size": plan.lot_size,
             "steps": plan.steps,
@@ -233,14 +219,6 @@ def _trained(model: TextModel, plan: Plan) -> list[Any]:
     return [x for x in model.network.parameters() if x.requires_grad] or list(
         model.network.head.parameters()
     )
-
-
-def _amount(corpus: Corpus, public: bool) -> str:
-    if not public:
-        return "the records"
-    if corpus.users is not None:  # how many rows each of them has is theirs
-        return f"the records of {len(set(corpus.users)):,} people"
-    return f"{len(corpus):,} records"
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

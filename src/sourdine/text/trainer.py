@@ -42,7 +42,7 @@ from sourdine.text.models import BYTES, Classifier, Pooling, load_encoder
 from sourdine.text.plan import Plan, Situation, plan, situation_of
 from sourdine.text.progress import BESIDE, PROGRESS, Progress
 from sourdine.text.releases import Confusion, first_rows
-from sourdine.text.run import Run, named_base, seal_run, write_plain
+from sourdine.text.run import About, Run, named_base, seal_run, write_plain
 from sourdine.text.strategies import LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, OnFeatures, task
 
@@ -228,10 +228,9 @@ class Trainer:
         return whole.take(parts["train"]), whole.take(parts["test"])
 
     def _sizes_known(self, test: Corpus | None) -> bool:
-        """Whether the parts are as large for all neighbours: one that is replaced may change sides."""
-        adjacency = "zero-out" if self.budget is None else self.budget.adjacency
-        split = test is not None and self._given_test is None
-        return adjacency == "zero-out" or (adjacency == "replace-one" and not split)
+        """Whether the sizes of the parts may be told: those of a split tell where a unit lies."""
+        declared = self.budget is not None and self.budget.adjacency == "add-remove"
+        return not declared and (test is None or self._given_test is not None)
 
     def planned_noise(self) -> float | None:
         """The noise multiplier that the budget asks for; nothing is charged."""
@@ -476,18 +475,31 @@ class Trainer:
             for name in _WORKING:
                 (run.folder / name).unlink(missing_ok=True)
             return
-        seal_run(
-            run,
-            charge,
-            own,
-            ready.plan,
-            train=ready.train,
-            test=ready.test,
-            test_is_public=self.test_is_public,
-            sizes_known=self._sizes_known(ready.test),
-            base=self.model_name,
-            contribution_bound=self.rows_per_user,
-            working=_WORKING,
+        seal_run(run, charge, own, ready.plan, self._about(ready), _WORKING)
+
+    def _about(self, ready: Prepared) -> About:
+        units, share = ready.situation.units, ready.plan.held_out
+        known = self.budget is not None and self.budget.adjacency != "add-remove"
+        split = ready.test is not None and self._given_test is None
+        things = "records" if self.unit == "example" else "people"
+
+        def amount(corpus: Corpus | None, part: float) -> str:
+            if corpus is None:
+                return ""
+            if not known:
+                return "the records"
+            if split:
+                return f"about {part * units:,.0f} of {units:,} {things}"
+            return f"{_units(corpus):,} {things}"
+
+        return About(
+            ready.train,
+            units if known else None,
+            amount(ready.train, 1 - share),
+            amount(ready.test, share),
+            self.test_is_public,
+            self.model_name,
+            self.rows_per_user,
         )
 
     # Without privacy
