@@ -62,6 +62,7 @@ MAY_IMPORT = {
             "events",
             "home",
             "ledger",
+            "mechanisms",
         ),
         *("report", "rng", "sgd", "__init__"),
     },

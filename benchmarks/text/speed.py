@@ -93,7 +93,7 @@ def clock(cuda: bool) -> float:
     return time.perf_counter()
 
 
-def privately(model, rows, chosen, lot, steps, collate, cuda) -> float:  # noqa: ANN001
+def privately(model, rows, chosen, lot, steps, collate, cuda) -> float:
     engine = Engine(
         model,
         optimizer(model, chosen),
@@ -118,7 +118,7 @@ def privately(model, rows, chosen, lot, steps, collate, cuda) -> float:  # noqa:
     return (clock(cuda) - start) / seen
 
 
-def plainly(model, rows, chosen, lot, steps, collate, cuda) -> float:  # noqa: ANN001
+def plainly(model, rows, chosen, lot, steps, collate, cuda) -> float:
     of, source = optimizer(model, chosen), rng.secure()
     chance = np.random.default_rng(2)
     device = next(model.parameters()).device

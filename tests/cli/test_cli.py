@@ -335,7 +335,8 @@ def test_a_wrong_verb_gets_one_suggestion(capsys: pytest.CaptureFixture[str]) ->
     code, _, err = run(capsys, "qery")
     assert (
         code == 2
-        and err == "sourdine: No such command 'qery'. Did you mean 'query'? See sourdine --help.\n"
+        and err
+        == "sourdine: No such command 'qery'. Did you mean 'query', 'verify'? See sourdine --help.\n"
     )
     code, _, err = run(capsys, "figures", "--nonsense")
     assert code == 2 and "--nonsense" in err and err.endswith(" See sourdine --help.\n")

@@ -108,7 +108,7 @@ def test_labels_that_did_not_come_out_are_not_asked_for_again(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That too few labels came out is an answer; asking until they do is not paid for."""
-    drawn, few = Draws(monkeypatch), records(24)
+    drawn, few = Draws(monkeypatch), records(120, classes=8)
     for resume in (False, True, True):
         with pytest.raises(InputError, match="fewer than two labels"):
             trainer(few, model, labels=None, output_dir=tmp_path / "out", resume=resume).fit()
@@ -404,7 +404,7 @@ def spread(part: Event, count: int) -> list[tuple[Event, int]]:
 
 SITUATIONS: dict[str, dict[str, Any]] = {
     "zero-out": {"epochs": 3, "steps": None, "lot_size": 20},
-    "few declared": {"budget": ADD_REMOVE, "records": 60, "lot_size": 40},
+    "few declared": {"budget": ADD_REMOVE, "records": 90, "lot_size": 40},
     "many declared": {"budget": ADD_REMOVE, "records": 900, "lot_size": 40},
     "replace-one": {
         "budget": sd.Budget(3, 1e-6, adjacency="replace-one"),

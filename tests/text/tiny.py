@@ -11,8 +11,23 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-GOOD, BAD = "great lovely superb charming".split(), "awful boring dull poor".split()
-PLAIN = "the film was a story of people and places that one may see today".split()
+GOOD, BAD = ["great", "lovely", "superb", "charming"], ["awful", "boring", "dull", "poor"]
+PLAIN = [
+    "the",
+    "film",
+    "was",
+    "a",
+    "story",
+    "of",
+    "people",
+    "and",
+    "places",
+    "that",
+    "one",
+    "may",
+    "see",
+    "today",
+]
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *PLAIN]
 
 

@@ -197,8 +197,9 @@ def _power(steps: Sequence[_Step], phis: list[ComplexArray], n: int) -> tuple[Ar
         log_size += step.count * step.size
     alive = np.flatnonzero(log_size > _DEAD)
     log_phi = np.zeros(len(alive), dtype=np.complex128)
-    for step, phi in zip(steps, phis, strict=True):
-        log_phi += step.count * np.log(phi[alive])
+    with np.errstate(divide="ignore", invalid="ignore"):  # where phi is 0, so is e^(count ln phi)
+        for step, phi in zip(steps, phis, strict=True):
+            log_phi += step.count * np.log(phi[alive])
     powered = np.zeros(n // 2 + 1, dtype=np.complex128)
     powered[alive] = np.exp(log_phi)
     # e^z is off by |z's error|: the angle's rounding, and |ln phi| e^(-|ln phi|) at the most.

@@ -143,7 +143,12 @@ def accesses(found: Evidence) -> str:
             raise CheckError(f"{use['what']!r} was not charged, and no reason is given.")
     still = [use["what"] for use in uses if use["cost"] == NOT_ACCOUNTED]
     said = f"; NOT ACCOUNTED: {'; '.join(still)}" if still else ""
-    return f"{len(costs)} accesses are charged and add up{said}."
+    many = (
+        "1 access is charged and adds"
+        if len(costs) == 1
+        else f"{len(costs)} accesses are charged and add"
+    )
+    return f"{many} up{said}."
 
 
 def sampling(found: Evidence) -> str:

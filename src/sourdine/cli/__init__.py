@@ -96,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _sentence(error: click.exceptions.ClickException) -> str:
     """click's complaint, with one stop and without the suggestion that two versions of it both add."""
-    parts = error.format_message().split(" Did you mean ")
+    message = error.format_message().split(" (Did you mean")[0]
+    parts = message.split(" Did you mean ")
     text = " Did you mean ".join(dict.fromkeys(parts))
     return text if text.endswith(("?", ".")) else f"{text}."
 

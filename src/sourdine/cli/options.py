@@ -58,6 +58,7 @@ def _flag(option: click.Parameter) -> str:
 def _typed(path: Path, flag: str, option: click.Parameter, value: Any) -> Any:
     """A TOML value of the kind that the option takes."""
     if option.nargs == -1 or getattr(option, "multiple", False):
+        value = [value] if isinstance(value, str) else value
         fits, kind = isinstance(value, list) and all(isinstance(item, str) for item in value), "a list"
     elif getattr(option, "is_flag", False):
         fits, kind = isinstance(value, bool), "true or false"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -96,6 +97,8 @@ def train(
     _import_text()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-run")
     first = _together()
+    if resume and not any((folder / name).exists() for name in ("run", "certificate.json")):
+        raise InputError(f"there is no run in {folder} to go on with; leave --resume out to start one.")
     with _progress(first and not json) as tell, _log(tensorboard if first else None) as log:
         from sourdine.text.trainer import Trainer  # noqa: PLC0415 (torch: only now)
 
@@ -112,7 +115,7 @@ def train(
             test_is_public=test_is_public,
             records=_whole("records", records),
             encoding=encoding,
-            output_dir=folder,
+            output_dir=None if plan else folder,
             resume=resume,
             trains=trains,
             lora=_whole("lora", lora),
@@ -189,12 +192,13 @@ def _fitted(trainer: Trainer, folder: Path) -> Run:
     try:
         return trainer.fit()
     except KeyboardInterrupt:
-        hint = "the same command with --resume goes on"
-        print(f"sourdine: stopped; {hint}. What was reserved stays charged.", file=sys.stderr)
+        print("sourdine: the same command with --resume goes on.", file=sys.stderr)
         raise
     except OSError as error:
-        raise SourdineError(
-            f"{folder} cannot be written: {error.strerror}; make room, and go on with --resume."
+        if error.errno == errno.ENOSPC:
+            raise SourdineError(f"{folder}: no space left; make room, go on with --resume.") from None
+        raise InputError(
+            f"{folder} cannot be written: {error.strerror}; name another folder."
         ) from None
 
 
@@ -255,7 +259,7 @@ def _say_plan(trainer: Trainer, json: bool) -> None:
         "expected_seconds": round(plan.seconds),
     }
     if json:
-        print_json({**settings, "reasons": list(plan.reasons)})
+        print_json({**settings, "reasons": plan.reasons})
         return
     for name, value in settings.items():
         print(
@@ -264,7 +268,7 @@ def _say_plan(trainer: Trainer, json: bool) -> None:
             else f"{name.replace('_', ' '):<17} {value}"
         )
     print("because")
-    for reason in plan.reasons:
+    for reason in plan.reasons.values():
         print(f"  - {reason}")
     print("Nothing was charged. Any of these can be set by its own option.")
 

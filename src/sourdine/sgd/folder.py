@@ -69,9 +69,10 @@ class Folder:
             raise InputError(
                 f"the folder {self.path} is in use by another run; wait for it, or name another folder."
             )
-        _write(
-            self.path / "run", self.run.encode()
-        )  # a reservation is found again before any checkpoint
+        for draft in (*self.path.glob("*.new"), *self.path.glob(".ledger.sqlite.*")):
+            draft.unlink(missing_ok=True)  # of a run that was killed while it wrote them
+        # The name under which a reservation is found again, before there is any checkpoint.
+        _write(self.path / "run", self.run.encode())
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -139,8 +139,8 @@ class Resuming:
             self.optimizer.load_state_dict(state["optimizer"])
         except (RuntimeError, ValueError) as error:
             raise InputError(
-                f"the folder {folder.path} holds another run: {error}; go on with its model and "
-                "optimizer, or name another folder."
+                f"the folder {folder.path} holds another run: {str(error).splitlines()[0][:120]}; go "
+                "on with its model and optimizer, or name another folder."
             ) from None
         if state["groups"] != self._groups:  # new settings hold
             for group, before in zip(self.optimizer.param_groups, own, strict=True):

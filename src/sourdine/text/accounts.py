@@ -148,15 +148,17 @@ def accounts(budget: Budget, plan: Plan, *, declared: bool, rows_per_user: int, 
     """The accounts of a plan; test: "none", "held out", "private" (other records) or "public"."""
     labels = None
     if not declared:
-        labels = Labels(plan.label_noise, plan.label_delta, rows_per_user, budget.adjacency)
+        # Replacing a unit moves two counts, so that the accountant doubles the distance.
+        noise = plan.label_noise * (2 if budget.adjacency == "replace-one" else 1)
+        labels = Labels(noise, plan.label_delta, rows_per_user, budget.adjacency)
     apart = test == "held out" and budget.adjacency != "replace-one"
-    noise = None
+    test_noise = None
     if test in ("held out", "private"):
         share = (_TEST_APART if apart else _TEST_BESIDE) * budget.epsilon
         part = Budget(share, budget.delta, budget.unit, budget.adjacency)
         counted = NOTHING if labels is None else labels.event
-        noise = least_noise(part, lambda sigma: compose([counted, GaussianEvent(sigma)]))
-    return Accounts(budget, labels, noise, apart)
+        test_noise = least_noise(part, lambda sigma: compose([counted, GaussianEvent(sigma)]))
+    return Accounts(budget, labels, test_noise, apart)
 
 
 def find_labels(

@@ -21,7 +21,7 @@ FORMAT, VERSION = "sourdine.model", 1
 DESCRIPTION, HEAD = "sourdine.json", "head.safetensors"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TextModel:
     """A classifier with its tokenizer and the names of its classes."""
 
@@ -31,6 +31,9 @@ class TextModel:
     max_length: int
     texts: int = 1
     """How many texts a record has."""
+
+    def __repr__(self) -> str:
+        return f"TextModel({self.task.name}, labels={list(self.task.labels)})"
 
     def predict(self, *texts: Sequence[str], batch_size: int = 64) -> list[str]:
         """The most likely label of each text, or of each pair: predict(premises, hypotheses)."""
@@ -43,9 +46,14 @@ class TextModel:
 
     def scores(self, *texts: Sequence[str], batch_size: int = 64) -> torch.Tensor:
         """Logits, on the CPU."""
-        if len(texts) != self.texts or any(isinstance(column, str) for column in texts):
+        texts = tuple(column if isinstance(column, str) else list(column or ()) for column in texts)
+        wrong = any(isinstance(column, str) for column in texts)
+        wrong |= any(not isinstance(text, str) for column in texts for text in column)
+        if len(texts) != self.texts or wrong or len({len(column) for column in texts}) > 1:
             asked = "a list of texts" if self.texts == 1 else "two lists, one for each text of a pair"
             raise InputError(f"this model reads {asked}.")
+        if not texts[0]:
+            return torch.empty(0, len(self.task.labels))
         rows = tokenized(self.tokenizer, texts, [NOTHING] * len(texts[0]), self.max_length)
         collate = Collate(self.tokenizer.pad_token_id)
         found = torch.empty(len(rows), len(self.task.labels))

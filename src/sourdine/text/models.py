@@ -127,6 +127,11 @@ def load_encoder(name: str) -> tuple[Any, Any, Pooling]:
             f"the model {name!r} is an encoder with a decoder; classification takes an encoder (such "
             "as BERT) or a causal model (such as GPT-2)."
         )
+    if len(tokenizer) < getattr(config, "vocab_size", 0) / 2:
+        raise InputError(
+            f"the tokenizer of {name!r} knows {len(tokenizer)} tokens, the model {config.vocab_size}: "
+            "its files are missing or belong to another model. Copy the right ones there."
+        )
     if getattr(tokenizer, "pad_token_id", None) is None:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"

@@ -66,7 +66,8 @@ class Plan:
     """Deviation of the noise on label counts, over what a unit contributes; 0 if declared."""
     label_delta: float
     seconds: float
-    reasons: tuple[str, ...]
+    reasons: dict[str, str]
+    """Why, by the name of the choice."""
 
     def with_(self, **changes: Any) -> Plan:
         """The same plan with other choices, checked; each change is named among the reasons."""
@@ -75,8 +76,8 @@ class Plan:
         for name in stated:
             if name not in known:
                 raise InputError(f"a plan has no {name!r}; it has {', '.join(sorted(known))}.")
-        said = tuple(f"{name} was stated." for name in stated if name != "strategy")
-        plan = replace(self, **stated, reasons=(*self.reasons, *said))
+        said = {name: f"{name.replace('_', ' ')} {value}: as stated." for name, value in stated.items()}
+        plan = replace(self, **stated, reasons={**self.reasons, **said})
         for name in ("lot_size", "steps", "max_length", "batch_size"):
             checks.whole(name, getattr(plan, name))
         for name in ("clip", "learning_rate", "head_factor", "scale"):
@@ -87,9 +88,13 @@ class Plan:
 
     def fitted(self, units: int, epochs: float | None) -> Plan:
         """The same plan for so many units: no lot is larger, and epochs become steps."""
-        lot = min(self.lot_size, units)
+        lot, reasons = min(self.lot_size, units), dict(self.reasons)
+        if lot < self.lot_size:
+            reasons["lot_size"] = f"Lots of {lot}: there are no more units to train on."
         steps = self.steps if epochs is None else max(1, round(epochs * units / lot))
-        return replace(self, lot_size=lot, steps=steps)
+        if epochs is not None:
+            reasons["steps"] = f"{steps} steps make the {epochs:g} epochs that were stated."
+        return replace(self, lot_size=lot, steps=steps, reasons=reasons)
 
 
 @dataclass(frozen=True)
@@ -118,27 +123,29 @@ _SPEED = {"cpu": 4e10, "cuda": 5e13}
 
 def plan(situation: Situation, strategy: Strategy | None = None) -> Plan:
     """The planner's choice; a strategy that is given stands."""
-    reasons: list[str] = []
+    reasons: dict[str, str] = {}
     chosen = strategy or _strategy(situation, reasons)
     recipe = _RECIPES[chosen.name]
     held_out = _held_out(situation.units, reasons)
     units = round(situation.units * (1 - held_out))
     lot = max(1, min(_MOST_IN_LOT if chosen.name != "head" else units, round(recipe.share * units)))
-    reasons.append(
+    reasons["lot_size"] = (
         f"Lots of {lot}, {lot / units:.0%} of {units:,} units: at one budget the noise in an average "
         "does not depend on the lot, and larger lots vary less."
     )
     steps = recipe.steps
     if chosen.name != "head" and units * situation.budget.epsilon < 7_000:
         steps //= 2
-    reasons.append(f"{steps} steps: each adds noise, which grows with the square root of their number.")
+    reasons["steps"] = (
+        f"{steps} steps: each adds noise, which grows with the square root of their number."
+    )
     length = min(situation.longest, 128 if situation.pretrained else 256)
-    reasons.append(
+    reasons["max_length"] = (
         f"Texts are cut after {length} tokens; the length is fixed here and not read off the data."
     )
     label_noise = 0.0 if situation.declared else _label_noise(situation.budget)
     if not situation.declared:
-        reasons.append(
+        reasons["labels"] = (
             "The labels were not declared: a noisy count tells those that many units have, and the "
             "others are left out; --labels saves its cost."
         )
@@ -157,7 +164,7 @@ def plan(situation: Situation, strategy: Strategy | None = None) -> Plan:
         label_noise,
         situation.budget.delta * _LABEL_SHARE,
         _seconds(situation, chosen, lot, steps, length),
-        tuple(reasons),
+        reasons,
     )
 
 
@@ -179,35 +186,35 @@ def situation_of(
     )
 
 
-def _strategy(situation: Situation, reasons: list[str]) -> Strategy:
+def _strategy(situation: Situation, reasons: dict[str, str]) -> Strategy:
     if not situation.pretrained:
-        reasons.append("All weights train: nothing in this model is pretrained.")
+        reasons["strategy"] = "All weights train: nothing in this model is pretrained."
         return Everything(words=True)
     if situation.device == "cpu":
-        reasons.append(
+        reasons["strategy"] = (
             "The head trains on frozen features: without a GPU every text is read once, and few "
             "weights need little noise in all."
         )
         return Head()
     if situation.budget.epsilon >= 6:
-        reasons.append("All layers train but the word vectors: the budget pays for the noise.")
+        reasons["strategy"] = "All layers train but the word vectors: the budget pays for the noise."
         return Everything()
-    reasons.append(
+    reasons["strategy"] = (
         "Low-rank additions train (LoRA): at this budget the noise on all weights would cost more than "
         "they learn."
     )
     return LoRA()
 
 
-def _held_out(units: int, reasons: list[str]) -> float:
+def _held_out(units: int, reasons: dict[str, str]) -> float:
     if units < 500:
-        reasons.append(
+        reasons["held_out"] = (
             f"No units are held out: a test on some of {units} would drown in its noise, and training "
             "needs them all."
         )
         return 0.0
     share = 0.1 if units >= 5_000 else 0.2
-    reasons.append(
+    reasons["held_out"] = (
         f"{share:.0%} of the units are held out, by a hash of each, for a noisy test. It costs nothing "
         "more: one unit is either trained on or tested on."
     )

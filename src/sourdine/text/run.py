@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ _NUMBERS = (
 )
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Run:
     """What `Trainer.fit` gives back. metrics: only what may be released."""
 
@@ -43,7 +43,11 @@ class Run:
     metrics: dict[str, Any]
     certificate: Certificate | None = None
     not_for_release: Path | None = None
-    kept: bool = field(default=False, repr=False)
+    kept: bool = False
+
+    def __repr__(self) -> str:
+        proven = "NOT PRIVATE" if self.certificate is None else f"epsilon={self.epsilon:.6g}"
+        return f"Run({str(self.folder)!r}, {proven})"
 
     @property
     def epsilon(self) -> float:
@@ -183,7 +187,7 @@ def _draft(run: Run, charge: Charge, accounts: Accounts, plan: Plan, about: Abou
             "noise_multiplier": charge.noise_multiplier,
             "learning_rate": plan.learning_rate,
             "max_length": plan.max_length,
-            "plan": list(plan.reasons),
+            "plan": list(plan.reasons.values()),
             **accounts.about,
         },
         not_covered=accounts.not_covered(),

@@ -139,6 +139,8 @@ class Trainer:
             raise InputError("lora= trains low-rank additions; leave trains= out beside it.")
         if steps is not None and epochs is not None:
             raise InputError("give steps or epochs, not both.")
+        if test_is_public and test is None:
+            raise InputError("test_is_public is about test=; records that are held out are private.")
         if user is None and rows_per_user != 1:
             raise InputError("rows_per_user is for users; name the column of persons with user=.")
         self.unit = "example" if user is None else "user"
@@ -164,7 +166,7 @@ class Trainer:
         self.records = None if records is None else checks.whole("records", records)
         self.test_is_public, self.resume, self.seed = test_is_public, resume, seed
         self._source = None if seed is None else rng.seeded(seed)
-        self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self._device = _device(device)
         self._log, self._tell = log or _ignore, tell or _ignore
         self._columns: dict[str, Any] = {
             "text": text,
@@ -183,6 +185,10 @@ class Trainer:
             budget = self.budget or Budget(1e6, 1e-15, self.unit)
             poisson(1, 1, self.records, budget.adjacency)  # raises where n is private and not declared
             whole = self._read(self._given)
+            if self.labels is not None and not set(self.labels) & set(whole.labels or ()):
+                raise InputError(
+                    f"no record of {whole.name} has one of the labels that were declared; check them."
+                )
             units = self.records or _units(whole)
             checks.delta(budget.delta, units)
             encoder, tokenizer, pooling = load_encoder(self.model_name)
@@ -311,7 +317,9 @@ class Trainer:
                 f"{out} holds a run that was not finished, or is in use; add --resume (resume=True) to "
                 "go on with it, or name another folder."
             )
-        if out.is_file() or (out.exists() and not unfinished and any(out.iterdir())):
+        if out.exists() and not out.is_dir():
+            raise InputError(f"{out} is a file; name a new folder for the run.")
+        if out.exists() and not unfinished and any(map(_foreign, out.iterdir())):
             raise InputError(f"{out} is not empty; name a new folder for the run.")
         return out
 
@@ -319,12 +327,13 @@ class Trainer:
         """A run goes on with the same parts: whoever was trained on must not be tested on as well."""
         parts = [part for part in (ready.train, ready.test) if part is not None]
         found = processes.once(lambda: [fingerprint(part.table()) for part in parts])
-        found += [named_base(self.model_name), str(ready.plan.max_length), *(self.labels or ())]
+        found += [named_base(self.model_name), str(ready.plan.max_length), str(ready.plan.strategy)]
+        found += self.labels or ()
         if progress.state.setdefault("began", found) != found:
             raise InputError(
-                "the records, their split, the labels, the model or the keys in the config folder are "
-                "not what this run began with; go on with those, or name another folder. What was "
-                "reserved stays charged."
+                "the records, their split, the labels, the model, what trains or the keys in the "
+                "config folder are not what this run began with; go on with those, or name another "
+                "folder. What was reserved stays charged."
             )
 
     def _accounts(self, ready: Prepared) -> Accounts:
@@ -332,15 +341,20 @@ class Trainer:
             raise InputError("private training needs a budget.")
         tests = {(True, True): "public", (True, False): "private", (False, False): "held out"}
         kind = (self._given_test is not None, self.test_is_public)
-        if kind not in tests:
-            raise InputError("test_is_public is about test=; records that are held out are private.")
-        return accounts(
+        found = accounts(
             self.budget,
             ready.plan,
             declared=self.labels is not None,
             rows_per_user=self.rows_per_user,
             test="none" if ready.test is None else tests[kind],
         )
+        if found.labels is not None and 2 * found.labels.threshold > ready.situation.units:
+            raise InputError(
+                f"at this budget a label comes out only if about {found.labels.threshold:,.0f} units "
+                f"have it, and there are {ready.situation.units:,} in all; declare the labels. Nothing "
+                "was charged."
+            )
+        return found
 
     def _labels(self, ready: Prepared, own: Accounts, source: rng.Source) -> list[str]:
         """Declared labels, or those that come out of a noisy count over all records."""
@@ -536,6 +550,21 @@ def default_model() -> str:
 
 def _task(name: str) -> type[Classify]:
     return task(name)
+
+
+def _device(name: str | None) -> torch.device:
+    """A device that is there."""
+    try:
+        found = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"there is no device {name!r} on this machine; cpu always is.") from None
+    return found
+
+
+def _foreign(path: Path) -> bool:
+    """Whether a file is none of those that a run may leave when it is killed at its very start."""
+    return path.name not in _WORKING and path.suffix != ".new" and not path.name.startswith(".ledger.")
 
 
 def _strategy(given: str | Strategy | None) -> Strategy | None:
