@@ -57,7 +57,7 @@ def trainer(data: Any, model: str, budget: Any = None, **settings: Any) -> sd.Tr
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """No figures, and epsilon at the ends only."""
     monkeypatch.setattr(runs, "page", lambda *_: "<html></html>")
-    monkeypatch.setattr(room, "_SHOWN", 1)
+    monkeypatch.setattr("sourdine.text.learning._SHOWN", 1)
 
 
 class Killed(BaseException):

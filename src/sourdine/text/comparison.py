@@ -18,10 +18,11 @@ from sourdine.data.fingerprint import fingerprint
 from sourdine.errors import InputError
 from sourdine.text.contrast import PLACES
 from sourdine.text.models import BYTES
+from sourdine.text.prepared import default_model
 from sourdine.text.run import named_base
 from sourdine.text.strategies import STRATEGIES, Everything, Strategy, strategy
 from sourdine.text.tasks import Classify
-from sourdine.text.trainer import Trainer, default_model
+from sourdine.text.trainer import Trainer
 
 METHODS = (*STRATEGIES, *PLACES)
 

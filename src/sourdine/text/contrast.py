@@ -22,9 +22,9 @@ from sourdine.rng import Source
 from sourdine.text import inputs, output
 from sourdine.text.examples import Collate, cached_features
 from sourdine.text.output import FEATURES, Weights
+from sourdine.text.prepared import Prepared
 from sourdine.text.releases import Confusion, first_rows
 from sourdine.text.tasks import Classify
-from sourdine.text.trainer import Prepared
 
 _NO_FLIP = 1e-12
 _split = functools.lru_cache(inputs.split)  # seconds, and the same for every repetition

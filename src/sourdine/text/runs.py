@@ -22,8 +22,8 @@ from sourdine.text.comparison import Comparison, OneRun, said
 from sourdine.text.desk import Desk
 from sourdine.text.models import BYTES
 from sourdine.text.plan import plan, situation_of
+from sourdine.text.prepared import Prepared
 from sourdine.text.tasks import Classify
-from sourdine.text.trainer import Prepared
 
 PLAN = "plan.json"
 Hear = Callable[[str], object]

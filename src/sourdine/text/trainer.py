@@ -11,40 +11,34 @@ folder, not in it.
 
 from __future__ import annotations
 
-import copy
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from sourdine import checks, rng
 from sourdine.budget import Budget
 from sourdine.data.corpus import Corpus, read_corpus
-from sourdine.data.fetch import fetched
 from sourdine.data.fingerprint import fingerprint
-from sourdine.data.owner import Findings, examine
+from sourdine.data.owner import examine
 from sourdine.data.split import own_salt, split
 from sourdine.errors import InputError
-from sourdine.sgd import Engine
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts, accounts, find_labels
-from sourdine.text.examples import Collate, Features, cached_features
-from sourdine.text.log import releasable
+from sourdine.text.learning import Learning
 from sourdine.text.model import TextModel
-from sourdine.text.models import BYTES, Classifier, Pooling, load_encoder
-from sourdine.text.plan import Plan, Situation, plan, situation_of
+from sourdine.text.models import BYTES, Classifier, load_encoder
+from sourdine.text.plan import Plan, plan, situation_of
+from sourdine.text.prepared import Prepared, default_model, device_of, units_of
 from sourdine.text.progress import BESIDE, PROGRESS, Progress
-from sourdine.text.releases import Confusion, first_rows
 from sourdine.text.run import About, Run, named_base, seal_run, write_plain
 from sourdine.text.strategies import LoRA, Strategy, strategy
-from sourdine.text.tasks import Classify, OnFeatures, task
+from sourdine.text.tasks import Classify, task
 
 _ALIASES = {
     "num_train_epochs": "epochs",
@@ -55,25 +49,9 @@ _ALIASES = {
     "eval_dataset": "test",
 }
 _WORKING = (PROGRESS, *Folder.WORKING)
-_SHOWN = 20  # so many times epsilon is worked out while it grows
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """All that is settled before anything is charged."""
-
-    train: Corpus
-    test: Corpus | None
-    findings: Findings
-    encoder: Any
-    tokenizer: Any
-    pooling: Pooling
-    plan: Plan
-    units: int
-    situation: Situation
-
-
-class Trainer:
+class Trainer(Learning):
     """A private training run; see the top of this file.
 
     train: what `read_corpus` takes: a path, a frame, a datasets.Dataset, or a Corpus.
@@ -166,7 +144,7 @@ class Trainer:
         self.records = None if records is None else checks.whole("records", records)
         self.test_is_public, self.resume, self.seed = test_is_public, resume, seed
         self._source = None if seed is None else rng.seeded(seed)
-        self._device = _device(device)
+        self._device = device_of(device)
         self._log, self._tell = log or _ignore, tell or _ignore
         self._columns: dict[str, Any] = {
             "text": text,
@@ -185,11 +163,7 @@ class Trainer:
             budget = self.budget or Budget(1e6, 1e-15, self.unit)
             poisson(1, 1, self.records, budget.adjacency)  # raises where n is private and not declared
             whole = self._read(self._given)
-            if self.labels is not None and not set(self.labels) & set(whole.labels or ()):
-                raise InputError(
-                    f"no record of {whole.name} has one of the labels that were declared; check them."
-                )
-            units = self.records or _units(whole)
+            units = self.records or units_of(whole)
             checks.delta(budget.delta, units)
             encoder, tokenizer, pooling = load_encoder(self.model_name)
             situation = situation_of(
@@ -204,7 +178,7 @@ class Trainer:
             if chosen.max_length > situation.longest:
                 raise InputError(f"this model reads at most {situation.longest} tokens, not that many.")
             train, test = self._parts(whole, chosen)
-            inside = self.records or _units(train)
+            inside = self.records or units_of(train)
             if not self._sizes_known(test):
                 inside = self.records or round(units * (1 - chosen.held_out))
             chosen = chosen.fitted(inside, self.epochs)
@@ -233,11 +207,6 @@ class Trainer:
             raise InputError("a part of the split is empty: too few units; set held_out=0.")
         return whole.take(parts["train"]), whole.take(parts["test"])
 
-    def _sizes_known(self, test: Corpus | None) -> bool:
-        """Whether the sizes of the parts may be told: those of a split tell where a unit lies."""
-        declared = self.budget is not None and self.budget.adjacency == "add-remove"
-        return not declared and (test is None or self._given_test is not None)
-
     def planned_noise(self) -> float | None:
         """The noise multiplier that the budget asks for; nothing is charged."""
         if self.budget is None:
@@ -262,6 +231,10 @@ class Trainer:
 
     def _fit(self) -> Run:
         ready, processes = self.prepare(), Processes()
+        if self.labels is not None and not set(self.labels) & set(ready.train.labels or ()):
+            raise InputError(
+                f"no record of {ready.train.name} has one of the labels that were declared; check them."
+            )
         folder = Folder(self._folder(processes), processes)
         with folder.held():
             progress = Progress(folder.path, processes)
@@ -367,105 +340,6 @@ class Trainer:
         users = [user for part in parts for user in part.users or ()]
         return find_labels(own.labels, named, source, users or None)
 
-    def _train(self, ready: Prepared, goal: Classify, charge: Charge) -> Classifier:
-        network, model, dataset, collate = self._network(ready, goal)
-        shown = -1
-
-        def tell(engine: Engine) -> None:
-            nonlocal shown
-            epsilon, part = None, _SHOWN * engine.done // engine.steps
-            if part != shown:
-                shown, epsilon = part, engine.epsilon()
-                rate = float(engine.optimizer.param_groups[0]["lr"])
-                said = {"step": engine.done, "epsilon": epsilon, "learning_rate": rate}
-                self._log(releasable(said))
-            self._tell("training", engine.done, engine.steps, epsilon)
-
-        loop.train_privately(
-            model,
-            dataset,
-            charge,
-            ready.plan,
-            collate=collate,
-            users=ready.train.users,
-            most_per_user=self.rows_per_user,
-            source=self._source,
-            tell=tell,
-        )
-        ready.plan.strategy.finish(network)
-        return network
-
-    def _network(self, ready: Prepared, goal: Classify) -> tuple[Classifier, nn.Module, Any, Any]:
-        """The whole model, the part that trains, its examples, and how they become batches."""
-        # A copy: another run of this trainer must not start from what this one has learnt.
-        encoder = ready.encoder if ready.plan.strategy.name == "head" else copy.deepcopy(ready.encoder)
-        network = goal.model(encoder, ready.pooling, ready.plan.scale)
-        ready.plan.strategy.prepare(network)
-        network.to(self._device).eval()  # dropout would only add noise to noise
-        model = OnFeatures(network.head) if ready.plan.strategy.name == "head" else network
-        return network, model, *self._examples(ready, goal, network, ready.train)
-
-    def _examples(
-        self, ready: Prepared, goal: Classify, network: Classifier, corpus: Corpus
-    ) -> tuple[Any, Any]:
-        """Records as what trains reads them, and how they become batches."""
-        labels = corpus.labels or ()
-        rows = goal.examples(ready.tokenizer, corpus.texts, labels, ready.plan.max_length)
-        collate = Collate(ready.tokenizer.pad_token_id)
-        if ready.plan.strategy.name != "head":
-            return rows, collate
-        frozen = cached_features(
-            network, rows, collate, tell=lambda done: self._tell("reading", done, len(rows), None)
-        )
-        dataset = Features(frozen.to(self._device), goal.classes(labels))
-        return dataset, torch.utils.data.default_collate
-
-    def _metrics(
-        self,
-        ready: Prepared,
-        goal: Classify,
-        network: Classifier,
-        own: Accounts | None,
-        source: rng.Source,
-    ) -> dict[str, Any]:
-        """Noisy metrics on private records, exact ones on public records, none without any."""
-        if ready.test is None:
-            return {"how": "no records were held out: nothing is known about its accuracy"}
-        test = ready.test
-        answers = self._answers(ready, goal, network, test)
-        true = goal.classes(test.labels or ())
-        noise = None if own is None else own.test_noise
-        if noise is None:
-            counts = Confusion(len(goal.labels), 1.0)
-            matrix, deviation, tested = counts.count(true, answers), 0.0, len(true)
-            known: int | None = tested
-            how = f"exact, on {tested:,} records that the owner declares public"
-        else:
-            counts = Confusion(len(goal.labels), noise, self.rows_per_user)
-            matrix = counts.release(true, answers, source, test.users)
-            deviation = counts.deviation
-            tested = sum(first_rows(test.users, len(true), self.rows_per_user))
-            # Of several rows a person, how many there are is that person's.
-            known = tested if self._sizes_known(test) and self.rows_per_user == 1 else None
-            amount = "the" if known is None else f"{known:,}"
-            how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount} "
-            how += "records, charged"
-        found = goal.metrics(matrix, deviation, known)
-        said = {name: vars(metric) for name, metric in found.items()}
-        return {**said, "records": known or "UNKNOWN", "how": how, "reference": None}
-
-    def _log_metrics(self, metrics: dict[str, Any]) -> None:
-        """Once they are noted: what somebody may have seen is never drawn again."""
-        numbers = {
-            name: x["value"] for name, x in metrics.items() if isinstance(x, dict) and "value" in x
-        }
-        self._log(releasable(numbers))
-
-    def _answers(self, ready: Prepared, goal: Classify, network: Classifier, test: Corpus) -> list[int]:
-        """The class that the model finds most likely, for each test record."""
-        rows = goal.examples(ready.tokenizer, test.texts, test.labels or (), ready.plan.max_length)
-        return loop.predicted(network, rows, Collate(ready.tokenizer.pad_token_id), 64)
-
     def _ended(self, ready: Prepared, goal: Classify, network: Classifier, progress: Progress) -> Run:
         texts = len(ready.train.texts)
         model = TextModel(network.cpu(), ready.tokenizer, goal, ready.plan.max_length, texts)
@@ -504,7 +378,7 @@ class Trainer:
                 return "the records"
             if split:
                 return f"about {part * units:,.0f} of {units:,} {things}"
-            return f"{_units(corpus):,} {things}"
+            return f"{units_of(corpus):,} {things}"
 
         return About(
             ready.train,
@@ -542,24 +416,8 @@ class Trainer:
         return run
 
 
-def default_model() -> str:
-    """The fetched MiniLM if it is there, else the built-in model on bytes; never a download."""
-    found = fetched("minilm")
-    return BYTES if found is None else str(found)
-
-
 def _task(name: str) -> type[Classify]:
     return task(name)
-
-
-def _device(name: str | None) -> torch.device:
-    """A device that is there."""
-    try:
-        found = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.zeros(1, device=found)
-    except (RuntimeError, AssertionError):
-        raise InputError(f"there is no device {name!r} on this machine; cpu always is.") from None
-    return found
 
 
 def _foreign(path: Path) -> bool:
@@ -569,10 +427,6 @@ def _foreign(path: Path) -> bool:
 
 def _strategy(given: str | Strategy | None) -> Strategy | None:
     return strategy(given) if isinstance(given, str) else given
-
-
-def _units(corpus: Corpus) -> int:
-    return len(corpus) if corpus.users is None else len(set(corpus.users))
 
 
 def _ignore(*said: object) -> None:

@@ -39,11 +39,12 @@ from sourdine.sgd.sampling import PoissonLots
 from sourdine.text import loop
 from sourdine.text.models import Classifier
 from sourdine.text.plan import Plan, plan
+from sourdine.text.prepared import Prepared
 from sourdine.text.progress import Progress
 from sourdine.text.run import Run
 from sourdine.text.strategies import strategy
 from sourdine.text.tasks import Classify, OnFeatures
-from sourdine.text.trainer import Prepared, Trainer
+from sourdine.text.trainer import Trainer
 from sourdine.text.trials import (
     SelectionCharge,
     Setting,
