@@ -174,6 +174,20 @@ def test_without_privacy_everything_says_so(data: Any, model: str) -> None:
     )
 
 
+@pytest.mark.report
+def test_a_reference_stands_beside(data: Any, model: str, tmp_path: Path) -> None:
+    plain = trainer(data, model, None, not_private=True, output_dir=tmp_path / "plain").fit()
+    run = trainer(data, model, labels=LABELS, reference=tmp_path / "plain").fit()
+    assert run.certificate is not None and verify(run.folder).passed
+    assert run.metrics["reference"]["accuracy"] == plain.metrics["accuracy"]["value"]
+    costs = {use["what"]: use["cost"] for use in run.certificate.document["accesses"]}
+    assert costs["a model trained without privacy, and its exact metrics"] == "NOT ACCOUNTED"
+    page = (run.folder / "report.html").read_text()
+    assert "No reference" not in page and "without privacy" in page
+    with pytest.raises(InputError, match="not the folder of a run without privacy"):
+        trainer(data, model, reference=run.folder)
+
+
 def test_the_budget_is_charged_before_anything_is_drawn(
     data: Any, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

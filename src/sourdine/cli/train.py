@@ -56,6 +56,9 @@ def train(
     test_is_public: Annotated[
         bool, typer.Option("--test-is-public", help="The test records may be used without noise.")
     ] = False,
+    reference: Annotated[
+        Path | None, typer.Option("--reference", help="A --not-private run, shown beside this one.")
+    ] = None,
     held_out: Annotated[
         float | None, typer.Option("--held-out", help="Share of the units to test on; 0 for none.")
     ] = None,
@@ -114,6 +117,7 @@ def train(
             test=test,
             test_is_public=test_is_public,
             records=_whole("records", records),
+            reference=reference,
             encoding=encoding,
             output_dir=None if plan else folder,
             resume=resume,

@@ -32,6 +32,7 @@ class Learning:
     budget: Budget | None
     rows_per_user: int
     _given_test: Any
+    _reference: dict[str, Any] | None
     _source: rng.Source | None
     _device: torch.device
     _log: Callable[[dict[str, float]], object]
@@ -127,7 +128,7 @@ class Learning:
             how += "records, charged"
         found = goal.metrics(matrix, deviation, known)
         said = {name: vars(metric) for name, metric in found.items()}
-        return {**said, "records": known or "UNKNOWN", "how": how, "reference": None}
+        return {**said, "records": known or "UNKNOWN", "how": how, "reference": self._reference}
 
     def _log_metrics(self, metrics: dict[str, Any]) -> None:
         """Once they are noted: what somebody may have seen is never drawn again."""

@@ -34,6 +34,9 @@ _NUMBERS = (
 )
 
 
+NOT_PRIVATE = "NOT PRIVATE"
+
+
 @dataclass(eq=False, repr=False)
 class Run:
     """What `Trainer.fit` gives back. metrics: only what may be released."""
@@ -146,6 +149,14 @@ def _draft(run: Run, charge: Charge, accounts: Accounts, plan: Plan, about: Abou
                 f"an exact test on {about.tested}", NOTHING, "the owner declares these records public"
             )
         )
+    if run.metrics.get("reference"):
+        accesses.append(
+            Access(
+                "a model trained without privacy, and its exact metrics",
+                None,
+                "the owner declares that those records may be used so; the report shows them",
+            )
+        )
     if run.not_for_release is not None:
         accesses.append(
             Access(
@@ -207,6 +218,22 @@ def write_plain(run: Run, heading: str, about: Mapping[str, Any]) -> None:
     except OSError as error:
         raise SourdineError(
             f"the run folder {run.folder} cannot be written: {error.strerror}; make room."
+        ) from None
+
+
+def read_reference(folder: Path) -> dict[str, Any]:
+    """The metrics of a run without privacy, to be shown beside those of a private one."""
+    try:
+        found = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        if found["privacy"] != NOT_PRIVATE:
+            raise KeyError
+        names = [
+            name for name, metric in found.items() if isinstance(metric, dict) and "value" in metric
+        ]
+        return {**{name: found[name]["value"] for name in names}, "how": found["how"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{folder} is not the folder of a run without privacy; make one with --not-private."
         ) from None
 
 

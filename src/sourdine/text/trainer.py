@@ -36,7 +36,7 @@ from sourdine.text.models import BYTES, Classifier, load_encoder
 from sourdine.text.plan import Plan, plan, situation_of
 from sourdine.text.prepared import Prepared, default_model, device_of, units_of
 from sourdine.text.progress import BESIDE, PROGRESS, Progress
-from sourdine.text.run import About, Run, named_base, seal_run, write_plain
+from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_reference, seal_run, write_plain
 from sourdine.text.strategies import LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, task
 
@@ -61,6 +61,7 @@ class Trainer(Learning):
     user: the column that says whose a record is, for a budget per user; rows_per_user of them count.
     test: other records to test on, in place of held out ones; test_is_public says that they may be used
     without noise. records: the declared number of units, under add-remove.
+    reference: the folder of a run without privacy, whose accuracy the report shows beside this one's.
     output_dir: where the run works and ends; an unfinished one goes on with resume.
     seed: repeats a run, for tests and teaching: it gets no certificate. not_private: no privacy at all,
     on data that may be used so.
@@ -83,6 +84,7 @@ class Trainer(Learning):
         test: Any = None,
         test_is_public: bool = False,
         records: int | None = None,
+        reference: str | Path | None = None,
         encoding: str = "utf-8",
         output_dir: str | Path | None = None,
         resume: bool = False,
@@ -153,6 +155,7 @@ class Trainer(Learning):
             "encoding": encoding,
         }
         self._given, self._given_test = train, test
+        self._reference = None if reference is None else read_reference(Path(reference).expanduser())
         self._prepared: Prepared | None = None
 
     # Before anything is charged
@@ -412,7 +415,7 @@ class Trainer(Learning):
         how = "NOT PRIVATE: exact, on records that the owner declares may be used so"
         progress.state["metrics"] = {**metrics, "how": how}
         run = self._ended(ready, goal, network, progress)
-        write_plain(run, "NOT PRIVATE", {"base": named_base(self.model_name)})
+        write_plain(run, NOT_PRIVATE, {"base": named_base(self.model_name)})
         return run
 
 
