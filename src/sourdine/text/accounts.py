@@ -146,11 +146,7 @@ class Accounts:
 
 def accounts(budget: Budget, plan: Plan, *, declared: bool, rows_per_user: int, test: str) -> Accounts:
     """The accounts of a plan; test: "none", "held out", "private" (other records) or "public"."""
-    labels = None
-    if not declared:
-        # Replacing a unit moves two counts, so that the accountant doubles the distance.
-        noise = plan.label_noise * (2 if budget.adjacency == "replace-one" else 1)
-        labels = Labels(noise, plan.label_delta, rows_per_user, budget.adjacency)
+    labels = None if declared else label_counts(budget, plan, rows_per_user)
     apart = test == "held out" and budget.adjacency != "replace-one"
     test_noise = None
     if test in ("held out", "private"):
@@ -159,6 +155,12 @@ def accounts(budget: Budget, plan: Plan, *, declared: bool, rows_per_user: int, 
         counted = NOTHING if labels is None else labels.event
         test_noise = least_noise(part, lambda sigma: compose([counted, GaussianEvent(sigma)]))
     return Accounts(budget, labels, test_noise, apart)
+
+
+def label_counts(budget: Budget, plan: Plan, rows_per_user: int) -> Labels:
+    """The noisy count of labels; a unit that is replaced moves two, so there its noise is doubled."""
+    noise = plan.label_noise * (2 if budget.adjacency == "replace-one" else 1)
+    return Labels(noise, plan.label_delta, rows_per_user, budget.adjacency)
 
 
 def find_labels(

@@ -25,9 +25,8 @@ from sourdine.mechanisms.selection import RandomTrials
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
-from sourdine.text.accounts import Accounts
+from sourdine.text.accounts import Accounts, label_counts
 from sourdine.text.plan import Plan
-from sourdine.text.releases import Labels
 
 Setting = Mapping[str, Any]
 """What one trial may draw: changes to the plan, by name."""
@@ -225,9 +224,7 @@ def tuned_accounts(
     settings: tuple[dict[str, Any], ...],
 ) -> TunedAccounts:
     """The accounts of a tuning, the noise of its scores chosen."""
-    labels = None
-    if not declared:
-        labels = Labels(plan.label_noise, plan.label_delta, rows_per_user, budget.adjacency)
+    labels = None if declared else label_counts(budget, plan, rows_per_user)
     apart = budget.adjacency != "replace-one"
     share = (_SCORE_APART if apart else _SCORE_BESIDE) * budget.epsilon
     part = Budget(share, budget.delta, budget.unit, budget.adjacency)
