@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import tempfile
 from pathlib import Path
 
 
@@ -13,3 +15,21 @@ def home() -> Path:
     shared = os.environ.get("XDG_CONFIG_HOME", "")
     # The XDG standard says to ignore a relative path.
     return (Path(shared) if Path(shared).is_absolute() else Path("~/.config").expanduser()) / "sourdine"
+
+
+def make_key(path: Path, size: int) -> None:
+    """Puts so many random bytes at `path`, for its owner only, unless another process was first."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # mkstemp gives mode 0600. A link appears whole or not at all, and never replaces a file.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    draft = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(size))
+            file.flush()
+            os.fsync(file.fileno())
+        path.hardlink_to(draft)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()

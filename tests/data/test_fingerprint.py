@@ -197,7 +197,7 @@ def test_a_key_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch
     def forbidden(*_: Any, **__: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(module.tempfile, "mkstemp", forbidden)
+    monkeypatch.setattr("sourdine.home.tempfile.mkstemp", forbidden)
     monkeypatch.setenv("SOURDINE_HOME", str(folder.parent))
     with pytest.raises(InputError, match="Permission denied; mend its permissions"):
         own_key()

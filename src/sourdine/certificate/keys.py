@@ -7,15 +7,13 @@ stands behind a document, not that it is true.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sourdine.certificate.shape import digits
 from sourdine.errors import InputError
-from sourdine.home import home
+from sourdine.home import home, make_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -87,7 +85,7 @@ def _private_key() -> Ed25519PrivateKey:
     path = key_path()
     try:
         if not path.exists():
-            _make(path)
+            make_key(path, _BYTES)
         mode, content = path.stat().st_mode, path.read_bytes()
     except OSError as error:
         raise InputError(
@@ -105,21 +103,3 @@ def _private_key() -> Ed25519PrivateKey:
             "remove it to get a new key, which others do not know as yours yet."
         )
     return Ed25519PrivateKey.from_private_bytes(content)
-
-
-def _make(path: Path) -> None:
-    """Put a new key at `path` unless another process was first."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # mkstemp gives mode 0600. A link appears whole or not at all, and never replaces a file.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{KEY_FILE}.")
-    unnamed = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        path.hardlink_to(unnamed)
-    except FileExistsError:
-        pass
-    finally:
-        unnamed.unlink()

@@ -14,7 +14,24 @@ import typer
 import typer.core
 
 from sourdine import checks
-from sourdine.cli.options import Config, Json, listed, print_json
+from sourdine.cli.options import (
+    Config,
+    Data,
+    Delta,
+    Device,
+    Encoding,
+    Json,
+    Label,
+    Labels,
+    Model,
+    RowsPerUser,
+    Text,
+    User,
+    import_text,
+    listed,
+    print_json,
+    whole,
+)
 from sourdine.errors import InputError
 
 _METRICS = {"accuracy": "accuracy", "macro-f1": "macro_f1"}
@@ -32,11 +49,9 @@ class SeveralValues(typer.core.TyperCommand):
 
 
 def compare(
-    data: Annotated[str, typer.Argument(help="A CSV, TSV, JSONL or Parquet file.")],
-    text: Annotated[
-        list[str] | None, typer.Option("--text", help="The column of text; twice for pairs.")
-    ] = None,
-    label: Annotated[str | None, typer.Option("--label", help="The column of classes.")] = None,
+    data: Data,
+    text: Text = None,
+    label: Label = None,
     epsilon: Annotated[
         list[str] | None,
         typer.Option("--epsilon", help="Budgets: 1 2 5; inf is no privacy, for data that allow it."),
@@ -49,27 +64,18 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", help="Its folder; notes-comparison for notes.csv.")
     ] = None,
-    delta: Annotated[float, typer.Option("--delta", help="Below 1/n.")] = 1e-6,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="A folder, a hub name or bytes; the fetched MiniLM if there."),
-    ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", help="The column that names the person (unit user).")
-    ] = None,
-    rows_per_user: Annotated[
-        float, typer.Option("--rows-per-user", help="How many rows of a person count.")
-    ] = 1,
-    labels: Annotated[
-        str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
-    ] = None,
+    delta: Delta = 1e-6,
+    model: Model = None,
+    user: User = None,
+    rows_per_user: RowsPerUser = 1,
+    labels: Labels = None,
     metric: Annotated[str, typer.Option("--metric", help="accuracy or macro-f1.")] = "accuracy",
     steps: Annotated[float | None, typer.Option("--steps", help="Steps of each training.")] = None,
     max_length: Annotated[float | None, typer.Option("--max-length", help="Tokens of a text.")] = None,
     workers: Annotated[float, typer.Option("--workers", help="Processes that share the runs.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder of every run.")] = False,
-    encoding: Annotated[str, typer.Option("--encoding", help="Of a text file.")] = "utf-8",
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is.")] = None,
+    encoding: Encoding = "utf-8",
+    device: Device = None,
     json: Json = False,
     config: Config = None,
 ) -> None:
@@ -84,6 +90,7 @@ def compare(
     measured = _METRICS[checks.one_of("metric", metric, tuple(_METRICS))]
     folder = out or Path(f"{Path(data).name.split('.')[0]}-comparison")
     _say(_warnings(budgets))
+    import_text()
 
     from sourdine.data.owner import examine  # noqa: PLC0415
     from sourdine.text import compare as room  # noqa: PLC0415 (torch: only now)
@@ -102,8 +109,8 @@ def compare(
         user=user,
         rows_per_user=checks.whole("rows-per-user", rows_per_user),
         labels=listed(labels),
-        steps=None if steps is None else checks.whole("steps", steps),
-        max_length=None if max_length is None else checks.whole("max-length", max_length),
+        steps=whole("steps", steps),
+        max_length=whole("max-length", max_length),
         device=device,
         encoding=encoding,
     )

@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 
 from sourdine.budget import Budget
-from sourdine.cli.options import Json, ceiling, print_json
+from sourdine.cli.options import Json, ceiling, import_text, print_json
 from sourdine.cli.tour import tour as toured
-from sourdine.cli.train import _import_text, _progress
+from sourdine.cli.train import progress
 from sourdine.errors import CheckError
 
 RECORDS = 8_000
@@ -40,7 +40,7 @@ def demo(
         return
     console = Console(quiet=json, highlight=False)
     started = time.monotonic()
-    _import_text()
+    import_text()
     folder = _free(out)
     with _stage(console, "1. Fetch film reviews and a small encoder (all-MiniLM-L6-v2)"):
         records = _reviews()
@@ -110,7 +110,7 @@ def _reviews() -> dict[str, list[str]]:
 def _train(records: dict[str, list[str]], folder: Path, *, shown: bool) -> Any:
     from sourdine.text.trainer import Trainer  # noqa: PLC0415 (torch: only now)
 
-    with _progress(shown) as tell:
+    with progress(shown) as tell:
         return Trainer(
             records,
             Budget(EPSILON, 1e-6),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import sys
 import tomllib
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Annotated, Any
 import click
 import typer
 
+from sourdine import checks
+from sourdine.budget import Budget
 from sourdine.errors import InputError
 
 
@@ -84,6 +87,54 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for ma
 Records = Annotated[
     float | None, typer.Option("--records", help="Number of records n; delta must be below 1/n.")
 ]
+
+
+# What train, tune and compare share.
+Data = Annotated[str, typer.Argument(help="A CSV, TSV, JSONL or Parquet file.")]
+Text = Annotated[list[str] | None, typer.Option("--text", help="The column of text; twice for pairs.")]
+Label = Annotated[str | None, typer.Option("--label", help="The column of classes.")]
+Delta = Annotated[float, typer.Option("--delta", help="Below 1/n.")]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", help="A folder, a hub name or bytes; the fetched MiniLM if there."),
+]
+User = Annotated[
+    str | None, typer.Option("--user", help="The column that names the person (unit user).")
+]
+RowsPerUser = Annotated[float, typer.Option("--rows-per-user", help="How many rows of a person count.")]
+Labels = Annotated[
+    str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
+]
+Adjacency = Annotated[
+    str, typer.Option("--adjacency", help="zero-out, add-remove (with --records) or replace-one.")
+]
+Encoding = Annotated[str, typer.Option("--encoding", help="Of a text file.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is.")]
+
+
+def whole(name: str, value: float | None) -> int | None:
+    """A whole number, if one was given."""
+    return None if value is None else checks.whole(name, value)
+
+
+def training_budget(epsilon: float | None, delta: float, user: str | None, adjacency: str) -> Budget:
+    """The budget of a training, with a warning where it is unusual."""
+    if epsilon is None:
+        raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
+    budget = Budget(epsilon, delta, "example" if user is None else "user", adjacency)
+    if not 0.1 <= epsilon <= 10:
+        why = "protects little" if epsilon > 10 else "leaves little to learn"
+        print(f"sourdine: warning: epsilon {epsilon:g} {why}; 0.1 to 10 is usual.", file=sys.stderr)
+    return budget
+
+
+def import_text() -> None:
+    """torch and transformers, or the sentence that says how to get them."""
+    try:
+        import torch  # noqa: F401, PLC0415
+        import transformers  # noqa: F401, PLC0415
+    except ModuleNotFoundError as error:
+        raise InputError(f"training needs {error.name}: pip install 'sourdine[text]'.") from None
 
 
 def listed(text: str | None) -> list[str] | None:

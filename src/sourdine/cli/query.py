@@ -12,7 +12,18 @@ import typer
 from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.cli.ledger import described, opened
-from sourdine.cli.options import Config, Json, listed, numbers, print_json, read_text, spending
+from sourdine.cli.options import (
+    Config,
+    Encoding,
+    Json,
+    RowsPerUser,
+    User,
+    listed,
+    numbers,
+    print_json,
+    read_text,
+    spending,
+)
 from sourdine.errors import InputError
 
 QUESTIONS = {
@@ -72,16 +83,12 @@ def query(
             "--adjacency", help="Of a new ledger: zero-out (default), add-remove, replace-one."
         ),
     ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", help="The column that names the person (unit user).")
-    ] = None,
-    rows_per_user: Annotated[
-        float, typer.Option("--rows-per-user", help="How many rows of a person count.")
-    ] = 1,
+    user: User = None,
+    rows_per_user: RowsPerUser = 1,
     missing: Annotated[
         list[str] | None, typer.Option("--missing", help="age=40: what stands for a missing number.")
     ] = None,
-    encoding: Annotated[str, typer.Option("--encoding", help="Of a text file.")] = "utf-8",
+    encoding: Encoding = "utf-8",
     confidence: Annotated[float, typer.Option("--confidence", help="Of the interval.")] = 0.95,
     json: Json = False,
     config: Config = None,

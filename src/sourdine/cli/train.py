@@ -13,8 +13,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sourdine import checks
-from sourdine.budget import Budget
-from sourdine.cli.options import Config, Json, Records, ceiling, listed, print_json
+from sourdine.cli.options import (
+    Adjacency,
+    Config,
+    Data,
+    Delta,
+    Device,
+    Encoding,
+    Json,
+    Label,
+    Labels,
+    Model,
+    Records,
+    RowsPerUser,
+    Text,
+    User,
+    ceiling,
+    import_text,
+    listed,
+    print_json,
+    training_budget,
+    whole,
+)
 from sourdine.errors import InputError, SourdineError
 
 if TYPE_CHECKING:
@@ -25,33 +45,22 @@ Tell = Callable[[str, int, int, float | None], None]
 
 
 def train(
-    data: Annotated[str, typer.Argument(help="A CSV, TSV, JSONL or Parquet file.")],
-    text: Annotated[
-        list[str] | None, typer.Option("--text", help="The column of text; twice for pairs.")
-    ] = None,
-    label: Annotated[str | None, typer.Option("--label", help="The column of classes.")] = None,
+    data: Data,
+    text: Text = None,
+    label: Label = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget.")] = None,
-    delta: Annotated[float, typer.Option("--delta", help="Below 1/n.")] = 1e-6,
+    delta: Delta = 1e-6,
     out: Annotated[
         Path | None, typer.Option("--out", help="A new folder; notes-run for notes.csv.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="A folder, a hub name or bytes; the fetched MiniLM if there."),
-    ] = None,
+    model: Model = None,
     trains: Annotated[
         str | None, typer.Option("--trains", help="head, bitfit, lora, prompt or all.")
     ] = None,
     lora: Annotated[float | None, typer.Option("--lora", help="Train LoRA of this rank.")] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", help="The column that names the person (unit user).")
-    ] = None,
-    rows_per_user: Annotated[
-        float, typer.Option("--rows-per-user", help="How many rows of a person count.")
-    ] = 1,
-    labels: Annotated[
-        str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
-    ] = None,
+    user: User = None,
+    rows_per_user: RowsPerUser = 1,
+    labels: Labels = None,
     test: Annotated[str | None, typer.Option("--test", help="Other records to test on.")] = None,
     test_is_public: Annotated[
         bool, typer.Option("--test-is-public", help="The test records may be used without noise.")
@@ -71,12 +80,10 @@ def train(
     batch_size: Annotated[
         float | None, typer.Option("--batch-size", help="Texts in memory at once; no matter else.")
     ] = None,
-    adjacency: Annotated[
-        str, typer.Option("--adjacency", help="zero-out, add-remove (with --records) or replace-one.")
-    ] = "zero-out",
+    adjacency: Adjacency = "zero-out",
     records: Records = None,
-    encoding: Annotated[str, typer.Option("--encoding", help="Of a text file.")] = "utf-8",
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is.")] = None,
+    encoding: Encoding = "utf-8",
+    device: Device = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say how it would train, and stop.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
     tensorboard: Annotated[
@@ -96,13 +103,15 @@ def train(
 
     Example: `sourdine train notes.csv --text note --label diagnosis --epsilon 3 --out out`
     """
-    budget = _budget(epsilon, delta, user, adjacency, not_private)
-    _import_text()
+    if not_private and epsilon is not None:
+        raise InputError("--not-private has no epsilon; leave one of both out.")
+    budget = None if not_private else training_budget(epsilon, delta, user, adjacency)
+    import_text()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-run")
     first = _together()
     if resume and not any((folder / name).exists() for name in ("run", "certificate.json")):
         raise InputError(f"there is no run in {folder} to go on with; leave --resume out to start one.")
-    with _progress(first and not json) as tell, _log(tensorboard if first else None) as log:
+    with progress(first and not json) as tell, _log(tensorboard if first else None) as log:
         from sourdine.text.trainer import Trainer  # noqa: PLC0415 (torch: only now)
 
         trainer = Trainer(
@@ -112,24 +121,24 @@ def train(
             text=text,
             label=label,
             user=user,
-            rows_per_user=_whole("rows-per-user", rows_per_user) or 1,
+            rows_per_user=whole("rows-per-user", rows_per_user) or 1,
             labels=listed(labels),
             test=test,
             test_is_public=test_is_public,
-            records=_whole("records", records),
+            records=whole("records", records),
             reference=reference,
             encoding=encoding,
             output_dir=None if plan else folder,
             resume=resume,
             trains=trains,
-            lora=_whole("lora", lora),
-            steps=_whole("steps", steps),
+            lora=whole("lora", lora),
+            steps=whole("steps", steps),
             epochs=epochs,
-            lot_size=_whole("lot-size", lot_size),
+            lot_size=whole("lot-size", lot_size),
             clip=clip,
             learning_rate=learning_rate,
-            max_length=_whole("max-length", max_length),
-            batch_size=_whole("batch-size", batch_size),
+            max_length=whole("max-length", max_length),
+            batch_size=whole("batch-size", batch_size),
             held_out=held_out,
             device=device,
             seed=None if seed is None else checks.whole("seed", seed, least=0),
@@ -147,34 +156,6 @@ def train(
         run = _fitted(trainer, folder)
     if first:
         _say(run, json)
-
-
-def _budget(
-    epsilon: float | None, delta: float, user: str | None, adjacency: str, not_private: bool
-) -> Budget | None:
-    if not_private:
-        if epsilon is not None:
-            raise InputError("--not-private has no epsilon; leave one of both out.")
-        return None
-    if epsilon is None:
-        raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
-    if not 0.1 <= epsilon <= 10 and epsilon > 0:
-        why = "protects little" if epsilon > 10 else "leaves little to learn"
-        print(f"sourdine: warning: epsilon {epsilon:g} {why}; 0.1 to 10 is usual.", file=sys.stderr)
-    return Budget(epsilon, delta, "example" if user is None else "user", adjacency)
-
-
-def _whole(name: str, value: float | None) -> int | None:
-    return None if value is None else checks.whole(name, value)
-
-
-def _import_text() -> None:
-    """torch and transformers, or the sentence that says how to get them."""
-    try:
-        import torch  # noqa: F401, PLC0415
-        import transformers  # noqa: F401, PLC0415
-    except ModuleNotFoundError as error:
-        raise InputError(f"training needs {error.name}: pip install 'sourdine[text]'.") from None
 
 
 def _together() -> bool:
@@ -207,7 +188,7 @@ def _fitted(trainer: Trainer, folder: Path) -> Run:
 
 
 @contextlib.contextmanager
-def _progress(shown: bool) -> Iterator[Tell | None]:
+def progress(shown: bool) -> Iterator[Tell | None]:
     """A bar that shows epsilon while it grows, on a terminal only."""
     if not shown or not sys.stderr.isatty():
         yield None

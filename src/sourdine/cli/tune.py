@@ -12,8 +12,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sourdine import checks
-from sourdine.budget import Budget
-from sourdine.cli.options import Config, Json, Records, ceiling, listed, print_json, read_text
+from sourdine.cli.options import (
+    Adjacency,
+    Config,
+    Data,
+    Delta,
+    Device,
+    Encoding,
+    Json,
+    Label,
+    Labels,
+    Model,
+    Records,
+    RowsPerUser,
+    Text,
+    User,
+    ceiling,
+    import_text,
+    listed,
+    print_json,
+    read_text,
+    training_budget,
+    whole,
+)
 from sourdine.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,13 +42,11 @@ if TYPE_CHECKING:
 
 
 def tune(
-    data: Annotated[str, typer.Argument(help="A CSV, TSV, JSONL or Parquet file.")],
-    text: Annotated[
-        list[str] | None, typer.Option("--text", help="The column of text; twice for pairs.")
-    ] = None,
-    label: Annotated[str | None, typer.Option("--label", help="The column of classes.")] = None,
+    data: Data,
+    text: Text = None,
+    label: Label = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget, for all.")] = None,
-    delta: Annotated[float, typer.Option("--delta", help="Below 1/n.")] = 1e-6,
+    delta: Delta = 1e-6,
     out: Annotated[Path | None, typer.Option("--out", help="A new folder.")] = None,
     trials: Annotated[float, typer.Option("--trials", help="How many are run on average.")] = 10,
     eta: Annotated[
@@ -37,22 +56,13 @@ def tune(
         str | None,
         typer.Option("--grid", help="Settings to try: 'learning_rate=1e-3,3e-3 trains=head,lora'."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="A folder, a hub name or bytes; the fetched MiniLM if there."),
-    ] = None,
+    model: Model = None,
     trains: Annotated[
         str | None, typer.Option("--trains", help="head, bitfit, lora, prompt or all, if not tuned.")
     ] = None,
-    user: Annotated[
-        str | None, typer.Option("--user", help="The column that names the person (unit user).")
-    ] = None,
-    rows_per_user: Annotated[
-        float, typer.Option("--rows-per-user", help="How many rows of a person count.")
-    ] = 1,
-    labels: Annotated[
-        str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
-    ] = None,
+    user: User = None,
+    rows_per_user: RowsPerUser = 1,
+    labels: Labels = None,
     held_out: Annotated[
         float | None, typer.Option("--held-out", help="Share of the units to score on; 0.2.")
     ] = None,
@@ -61,12 +71,10 @@ def tune(
     max_length: Annotated[
         float | None, typer.Option("--max-length", help="Tokens of a text, if not tuned.")
     ] = None,
-    adjacency: Annotated[
-        str, typer.Option("--adjacency", help="zero-out, add-remove (with --records) or replace-one.")
-    ] = "zero-out",
+    adjacency: Adjacency = "zero-out",
     records: Records = None,
-    encoding: Annotated[str, typer.Option("--encoding", help="Of a text file.")] = "utf-8",
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is.")] = None,
+    encoding: Encoding = "utf-8",
+    device: Device = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what it would do, and stop.")] = False,
     json: Json = False,
     config: Config = None,
@@ -80,16 +88,12 @@ def tune(
 
     Example: `sourdine tune notes.csv --text note --label diagnosis --epsilon 3 --out out`
     """
-    if epsilon is None:
-        raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
+    budget = training_budget(epsilon, delta, user, adjacency)
     if out is None and not plan:
         raise InputError("give --out, a new folder for the best run.")
-    budget = Budget(epsilon, delta, "example" if user is None else "user", adjacency)
+    import_text()
     with _spinner(shown=not json):
-        try:
-            from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
-        except ModuleNotFoundError as error:
-            raise InputError(f"tuning needs {error.name}: pip install 'sourdine[text]'.") from None
+        from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
 
         tuner = Tuner(
             data,
@@ -103,13 +107,13 @@ def tune(
             user=user,
             rows_per_user=checks.whole("rows-per-user", rows_per_user),
             labels=listed(labels),
-            records=_whole("records", records),
+            records=whole("records", records),
             encoding=encoding,
             output_dir=out,
             trains=trains,
-            steps=_whole("steps", steps),
-            lot_size=_whole("lot-size", lot_size),
-            max_length=_whole("max-length", max_length),
+            steps=whole("steps", steps),
+            lot_size=whole("lot-size", lot_size),
+            max_length=whole("max-length", max_length),
             held_out=held_out,
             device=device,
         )
@@ -118,10 +122,6 @@ def tune(
         print_json(done) if json else _say_plan(done)
     else:
         _say(done, json)
-
-
-def _whole(name: str, value: float | None) -> int | None:
-    return None if value is None else checks.whole(name, value)
 
 
 @contextlib.contextmanager

@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
-import secrets
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,7 +22,7 @@ import numpy.typing as npt
 
 from sourdine.data.tables import Table
 from sourdine.errors import InputError
-from sourdine.home import home
+from sourdine.home import home, make_key
 
 DOMAIN = b"sourdine table fingerprint 1"
 FILE_DOMAIN = b"sourdine file fingerprint 1"
@@ -67,7 +64,7 @@ def own_key() -> bytes:
     try:
         path = home() / KEY_FILE
         if not path.exists():
-            _make(path)
+            make_key(path, KEY_BYTES)
         key = path.read_bytes()
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "there is no home folder"
@@ -81,24 +78,6 @@ def own_key() -> bytes:
             "or remove it to get a new key, under which earlier fingerprints no longer match."
         )
     return key
-
-
-def _make(path: Path) -> None:
-    """Put a new key at `path` unless another process was first."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # mkstemp gives mode 0600. A link appears whole or not at all, and never replaces a file.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{KEY_FILE}.")
-    draft = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        path.hardlink_to(draft)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
 
 
 def _digest(table: Table, name: str) -> bytes:
