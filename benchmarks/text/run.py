@@ -36,6 +36,10 @@ def main() -> None:
     parser.add_argument("--epsilons", default="1,3,8,inf")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--steps", type=int, help="in place of the planner's number")
+    parser.add_argument(
+        "--batch", type=int, help="in place of the planner's number; several workers share"
+    )
     parser.add_argument("--seconds", type=float, default=1e9)
     asked = parser.parse_args()
     if asked.table:
@@ -106,6 +110,8 @@ def one(job: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
         test=test,
         test_is_public=True,
         device=asked["device"],
+        steps=asked["steps"],
+        batch_size=asked["batch"],
     )
     run = trainer.fit()
     found = {
@@ -117,7 +123,7 @@ def one(job: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(path: Path) -> dict[str, list[str]]:
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     return {name: [str(row[name]) for row in found] for name in found[0]}
 
 

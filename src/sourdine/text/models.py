@@ -136,6 +136,7 @@ def load_encoder(name: str) -> tuple[Any, Any, Pooling]:
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "right"
     causal = any("CausalLM" in kind or "LMHead" in kind for kind in config.architectures or ())
+    model = model.float()  # many are kept in half precision, in which small steps would be lost
     return model, tokenizer, Last() if causal or not _looks_back(model) else Mean()
 
 

@@ -10,10 +10,14 @@ What the rules rest on: at a given budget the noise in an averaged gradient is a
 
 whatever the lot size. So lots are as large as the time allows, steps are few hundreds, and learning
 rates about ten times as large as without noise (Li et al. 2022; De et al. 2022).
+
+A run without privacy, which others are held against, gets what suits it: small lots, three times
+through the records.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -43,6 +47,7 @@ class Situation:
     """Whether the labels are declared."""
     device: str = "cpu"
     cores: int = 1
+    private: bool = True
 
 
 @dataclass(frozen=True)
@@ -116,29 +121,22 @@ _RECIPES = {
     "prompt": _Recipe(1e-2, 6.0, 0.1, 200, 0.3),
     "all": _Recipe(2e-3, 15.0, 0.1, 200, 0.3),
 }
+_PLAIN_RATES = {"head": 0.3, "bitfit": 1e-3, "lora": 5e-4, "prompt": 5e-3, "all": 1e-4}
+_PLAIN_LOT, _PLAIN_EPOCHS = 32, 3
 _MOST_IN_LOT = 4096
 _SPEED = {"cpu": 4e10, "cuda": 5e13}
 """Operations a second that training reaches: one CPU core, one GPU of this decade."""
 
 
-def plan(situation: Situation, strategy: Strategy | None = None) -> Plan:
-    """The planner's choice; a strategy that is given stands."""
+def plan(situation: Situation, strategy: Strategy | None = None, *, steps: int | None = None) -> Plan:
+    """The planner's choice; a strategy and a number of steps that are given stand."""
     reasons: dict[str, str] = {}
     chosen = strategy or _strategy(situation, reasons)
     recipe = _RECIPES[chosen.name]
     held_out = _held_out(situation.units, reasons)
     units = round(situation.units * (1 - held_out))
-    lot = max(1, min(_MOST_IN_LOT if chosen.name != "head" else units, round(recipe.share * units)))
-    reasons["lot_size"] = (
-        f"Lots of {lot}, {lot / units:.0%} of {units:,} units: at one budget the noise in an average "
-        "does not depend on the lot, and larger lots vary less."
-    )
-    steps = recipe.steps
-    if chosen.name != "head" and units * situation.budget.epsilon < 7_000:
-        steps //= 2
-    reasons["steps"] = (
-        f"{steps} steps: each adds noise, which grows with the square root of their number."
-    )
+    pace = _pace if situation.private or chosen.name == "head" else _plain_pace
+    lot, steps, rate = pace(situation, chosen.name, units, steps, reasons)
     length = min(situation.longest, 128 if situation.pretrained else 256)
     reasons["max_length"] = (
         f"Texts are cut after {length} tokens; the length is fixed here and not read off the data."
@@ -155,7 +153,7 @@ def plan(situation: Situation, strategy: Strategy | None = None) -> Plan:
         lot,
         steps,
         recipe.clip,
-        recipe.learning_rate,
+        rate,
         recipe.head_factor,
         1.0 if chosen.name == "head" else 2.0,
         length,
@@ -168,8 +166,50 @@ def plan(situation: Situation, strategy: Strategy | None = None) -> Plan:
     )
 
 
+def _pace(
+    situation: Situation, name: str, units: int, steps: int | None, reasons: dict[str, str]
+) -> tuple[int, int, float]:
+    """Lot size, steps and learning rate under noise."""
+    recipe = _RECIPES[name]
+    lot = max(1, min(_MOST_IN_LOT if name != "head" else units, round(recipe.share * units)))
+    reasons["lot_size"] = (
+        f"Lots of {lot}, {lot / units:.0%} of {units:,} units: at one budget the noise in an average "
+        "does not depend on the lot, and larger lots vary less."
+    )
+    if steps is None:
+        short = name != "head" and units * situation.budget.epsilon < 7_000
+        steps = recipe.steps // 2 if short else recipe.steps
+    steps = checks.whole("steps", steps)
+    reasons["steps"] = (
+        f"{steps} steps: each adds noise, which grows with the square root of their number."
+    )
+    # Adam divides by the noise, so a step's noise moves a weight by the rate, and what is learnt by the
+    # rate over sqrt(steps): all of them together by rate * sqrt(steps), which is kept.
+    rate = recipe.learning_rate * math.sqrt(recipe.steps / steps)
+    return lot, steps, rate if situation.private else _PLAIN_RATES[name]
+
+
+def _plain_pace(
+    situation: Situation, name: str, units: int, steps: int | None, reasons: dict[str, str]
+) -> tuple[int, int, float]:
+    """Lot size, steps and learning rate without noise: what is usual for fine-tuning."""
+    lot = min(units, _PLAIN_LOT)
+    if steps is None:
+        steps = math.ceil(_PLAIN_EPOCHS * units / lot)
+    reasons["lot_size"] = f"Lots of {lot}: without noise, small ones learn more from as many texts."
+    reasons["steps"] = f"{steps} steps, {steps * lot / units:.1f} times through {units:,} units."
+    return lot, checks.whole("steps", steps), _PLAIN_RATES[name]
+
+
 def situation_of(
-    units: int, budget: Budget, encoder: Any, *, pretrained: bool, declared: bool, device: torch.device
+    units: int,
+    budget: Budget,
+    encoder: Any,
+    *,
+    pretrained: bool,
+    declared: bool,
+    device: torch.device,
+    private: bool = True,
 ) -> Situation:
     """What a model and this machine are like."""
     config = encoder.config
@@ -183,6 +223,7 @@ def situation_of(
         declared,
         device.type,
         os.cpu_count() or 1,
+        private,
     )
 
 
@@ -196,12 +237,9 @@ def _strategy(situation: Situation, reasons: dict[str, str]) -> Strategy:
             "weights need little noise in all."
         )
         return Head()
-    if situation.budget.epsilon >= 6:
-        reasons["strategy"] = "All layers train but the word vectors: the budget pays for the noise."
-        return Everything()
     reasons["strategy"] = (
-        "Low-rank additions train (LoRA): at this budget the noise on all weights would cost more than "
-        "they learn."
+        "Low-rank additions train (LoRA): they learnt more than all weights did, and as much without "
+        "noise."
     )
     return LoRA()
 

@@ -58,7 +58,7 @@ def costs(asked: Comparison, ready: Prepared) -> dict[str, Cost]:
             declared=True,
             device=device,
         )
-        chosen = plan(situation, asked.strategy(run.method)).with_(
+        chosen = plan(situation, asked.strategy(run.method), steps=asked.steps).with_(
             steps=asked.steps, max_length=asked.max_length, held_out=asked.held_out
         )
         chosen = chosen.fitted(ready.units, None)

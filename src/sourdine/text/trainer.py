@@ -131,7 +131,7 @@ class Trainer(Learning):
         self.model_name, self._kind = model or default_model(), _task(task)
         self.strategy: Strategy | None = LoRA(lora) if lora is not None else _strategy(trains)
         self.output = None if output_dir is None else Path(output_dir).expanduser()
-        self._stated = {
+        self._stated: dict[str, Any] = {
             "lot_size": lot_size,
             "steps": steps,
             "clip": clip,
@@ -176,8 +176,10 @@ class Trainer(Learning):
                 pretrained=self.model_name != BYTES,
                 declared=self.labels is not None,
                 device=self._device,
+                private=not self.not_private,
             )
-            chosen = plan(situation, self.strategy).with_(**self._stated)
+            chosen = plan(situation, self.strategy, steps=self._stated["steps"])
+            chosen = chosen.with_(**self._stated)
             if chosen.max_length > situation.longest:
                 raise InputError(f"this model reads at most {situation.longest} tokens, not that many.")
             train, test = self._parts(whole, chosen)

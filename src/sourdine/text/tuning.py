@@ -130,7 +130,8 @@ class Tuner(Trainer):
         changes = dict(setting)
         named = changes.pop("trains", None)
         trains = ready.plan.strategy if named is None else strategy(named)
-        found = plan(ready.situation, trains).with_(**self._stated).with_(**changes)
+        stated = {**self._stated, **changes}
+        found = plan(ready.situation, trains, steps=stated["steps"]).with_(**stated)
         if found.max_length > ready.situation.longest:
             raise InputError(f"this model reads at most {ready.situation.longest} tokens.")
         return found.fitted(ready.units, self.epochs)
