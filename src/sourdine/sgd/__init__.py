@@ -1,5 +1,6 @@
 """DP-SGD for any PyTorch model: lots, per-example gradients, clipping, noise, and the loop."""
 
+from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Automatic, Clip, Flat, PerLayer
 from sourdine.sgd.correlated import Bands, CorrelatedNoise, FixedLots
@@ -13,6 +14,7 @@ __all__ = [
     "Adaptive",
     "Automatic",
     "Bands",
+    "Canaries",
     "Clip",
     "Clipped",
     "CorrelatedNoise",

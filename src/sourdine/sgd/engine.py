@@ -29,6 +29,7 @@ from sourdine.errors import InputError
 from sourdine.ledger import Ledger
 from sourdine.sgd.agreement import agreement
 from sourdine.sgd.batches import Batch, Collate, Dataset, Units, batches, move
+from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge, adjacency, poisson
 from sourdine.sgd.check import Loss, compare, refuse
 from sourdine.sgd.clipped import clipped_sum
@@ -49,10 +50,14 @@ _CHECKED_LOTS = 2  # so many lots are compared, beside the data before the first
 class Lot:
     """The units of one step. Who they are is secret: knowing it voids the amplification."""
 
-    __slots__ = ("_units", "step")
+    __slots__ = ("_canaries", "_units", "step")
 
-    def __init__(self, step: int, units: Indices) -> None:
-        self.step, self._units = step, units
+    def __init__(self, step: int, units: Indices, canaries: Indices | None = None) -> None:
+        self.step, self._units, self._canaries = (
+            step,
+            units,
+            units[:0] if canaries is None else canaries,
+        )
 
     def __repr__(self) -> str:
         return f"<lot of step {self.step}>"
@@ -73,6 +78,7 @@ class Engine(Resuming):
     batch_size: the largest physical batch; it changes memory and speed, never the result.
     folder: where checkpoints go, every save_every steps; an unfinished run found there goes on. Make a
     learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
+    canaries: further units, made for an audit (sgd/canaries.py); they count among the records.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class Engine(Resuming):
         folder: str | Path | None = None,
         save_every: int = 50,
         label: str = "training",
+        canaries: Canaries | None = None,
     ) -> None:
         refuse(model)
         self.model, self.optimizer, self.loss = model, optimizer, loss
@@ -110,7 +117,8 @@ class Engine(Resuming):
         self._parameters = trained(model)
         _check_optimizer(optimizer, self._parameters)
         self._device = next(iter(self._parameters.values())).device
-        self._units = Units(dataset, users, most_per_user)
+        self._units, self.canaries = Units(dataset, users, most_per_user), canaries
+        self._count = len(self._units) + (0 if canaries is None else canaries.count)
         self._processes = budget.processes if isinstance(budget, Charge) else Processes()
         self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
         self._open: Lot | None = None
@@ -146,6 +154,8 @@ class Engine(Resuming):
         self._correlated = CorrelatedNoise(lots.plan()) if isinstance(lots, FixedLots) else None
         if self._correlated is not None and isinstance(self.clip, Adaptive):
             raise InputError("correlated noise needs a clip that stays as it is; use a fixed one.")
+        if canaries is not None and not isinstance(lots, PoissonLots):
+            raise InputError("canaries are drawn by Poisson lots; audit a run that has them.")
         self._source, self._streams = source, self._processes.streams(source)
         self._save_every = checks.whole("save_every", save_every)
         self._folder: Folder | None = None
@@ -155,12 +165,18 @@ class Engine(Resuming):
                 model,
                 optimizer,
                 dataset,
-                settings=(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
+                settings=(
+                    *(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
+                    None if canaries is None else (canaries.count, canaries.scale),
+                ),
                 calls=(loss, collate),
                 rank=self._processes.rank,
                 count=self._processes.count,
             )
             self._go_on(self.charge.folder)
+        if canaries is not None and not len(canaries.coins):
+            canaries.toss(self._streams.at("coins"))
+            canaries.coins = self._processes.once(lambda: canaries.coins)
         self._processes.share_([*self._parameters.values(), *model.buffers()])
 
     def _planned(
@@ -168,11 +184,13 @@ class Engine(Resuming):
     ) -> Lots:
         """The way to draw lots: the one given, if it fits, or Poisson lots."""
         if lots is None:
-            return poisson(lot_size, len(self._units), records, adjacent)
+            extra = self._count - len(self._units)
+            declared = None if records is None else checks.whole("records", records) + extra
+            return poisson(lot_size, self._count, declared, adjacent)
         if adjacent == "add-remove" and not isinstance(lots, PoissonLots):
             raise InputError("under add-remove the number of records is private: use Poisson lots.")
         # Under add-remove the lots' own number of records is the declared one, whatever there is.
-        there = lots.records if adjacent == "add-remove" else len(self._units)
+        there = lots.records if adjacent == "add-remove" else self._count
         if (lot_size or lots.lot_size, records or there) != (lots.lot_size, lots.records):
             raise InputError(
                 f"the lots are of size {lots.lot_size:g} out of {lots.records}; lot_size is {lot_size} "
@@ -209,7 +227,9 @@ class Engine(Resuming):
             if step % self._save_every == 0 or self._off_pace:
                 self._keep()
             source = self._streams.at("lot", self.plan.stream(step))
-            self._open = Lot(step, self._processes.draw(self.plan, len(self._units), step, source))
+            drawn = self._processes.draw(self.plan, self._count, step, source)
+            units = len(self._units)
+            self._open = Lot(step, drawn[drawn < units], drawn[drawn >= units] - units)
             yield self._open
             if self._streams is not streams:
                 return  # stopped from within the loop
@@ -230,8 +250,13 @@ class Engine(Resuming):
             self._to_check -= 1
             self.check(lot)
         below = self._sums(lot)
+        apart: list[Tensor] = []
+        if self.canaries is not None:
+            name = next(iter(self._parameters))
+            apart = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
+            below = below + self.canaries.below(lot._canaries)
         self.done = lot.step + 1  # whatever interrupts it from here on, its noise is not drawn twice
-        self._finish(lot.step, below)
+        self._finish(lot.step, below, apart)
         self._pace(lot.step)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -345,13 +370,17 @@ class Engine(Resuming):
         there = batch.weights.view(-1, most).amax(1) > 0
         return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 
-    def _finish(self, step: int, below: Tensor) -> None:
-        """Adds up over processes, adds the noise once in total, divides by the planned lot size."""
+    def _finish(self, step: int, below: Tensor, apart: list[Tensor]) -> None:
+        """Adds up over processes, adds the noise once in total, divides by the planned lot size.
+
+        apart: what is summed beside the gradients of the model, under the same noise.
+        """
         sums: list[Tensor] = []
         for parameter in self._parameters.values():
             if parameter.grad is None:  # an empty lot
                 parameter.grad = torch.zeros_like(parameter)
             sums.append(parameter.grad)
+        sums += apart
         multiplier, count_noise = self._split
         deviation = multiplier * self.clip.bound
         count = below.float().reshape(1)
@@ -368,6 +397,8 @@ class Engine(Resuming):
             if count_noise:
                 add_noise_([count], count_noise, self._streams.at("count", step))
         self._processes.share_(released)
+        if self.canaries is not None:
+            self.canaries.see(sums[-1], self.clip.bound)
         for total in sums:
             total.div_(self.plan.lot_size)
         if hasattr(self.optimizer, "noise_variance") and self._correlated is None:

@@ -17,6 +17,7 @@ from sourdine import rng
 from sourdine.errors import InputError
 from sourdine.ledger import Ledger
 from sourdine.sgd.agreement import digest, pace
+from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.correlated import CorrelatedNoise
@@ -36,6 +37,7 @@ class Resuming:
     steps: int
     done: int
     batch_size: int
+    canaries: Canaries | None
     _processes: Processes
     _folder: Folder | None
     _streams: rng.Streams
@@ -76,6 +78,7 @@ class Resuming:
             "noise_multiplier": self.charge.noise_multiplier,
             "save_every": self._save_every,
             "agreement": self._agreement,
+            "canaries": None if self.canaries is None else self.canaries.state(),
         }
         return state, None if self._correlated is None else self._correlated.state_dict()
 
@@ -146,6 +149,8 @@ class Resuming:
             for group, before in zip(self.optimizer.param_groups, own, strict=True):
                 group.update((name, x) for name, x in before.items() if name != "params")
         self.done = state["step"]
+        if self.canaries is not None:
+            self.canaries.load(state["canaries"])
         if isinstance(self.clip, Adaptive):
             self.clip.clip = state["clip"]
 
