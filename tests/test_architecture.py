@@ -54,6 +54,7 @@ MAY_IMPORT = {
     "text": {
         *(
             "accounting",
+            "audit",
             "budget",
             "certificate",
             "checks",
@@ -67,9 +68,12 @@ MAY_IMPORT = {
         *("report", "rng", "sgd", "__init__"),
     },
     "report": {"accounting", "budget", "certificate", "checks", "errors", "events"},
+    "attacks": {"audit", "checks", "data", "errors", "rng"},
     "cli": {
         *(
             "accounting",
+            "attacks",
+            "audit",
             "budget",
             "certificate",
             "checks",

@@ -34,6 +34,7 @@ from test_attacks import (
 from torch import nn
 
 from sourdine import rng
+from sourdine.audit.sampler import check_sampler
 from sourdine.events import Event, GaussianEvent, PoissonEvent
 from sourdine.sgd import (
     Adaptive,
@@ -407,7 +408,7 @@ def test_a_record_that_comes_back_too_soon_for_its_noise_is_caught() -> None:
 # Shuffling sold as Poisson (Chua et al. 2024; accounting/shuffle.py)
 
 
-def shuffled(pull: float, count: int) -> Any:
+def shuffled(pull: float, count: int, records: int, sigma: float) -> Any:
     """The likelihood ratio of an epoch, against the record replaced by nothing.
 
     All others pull down by one. Lots hold exactly one record, so each step is at -1 but for one, which
@@ -417,29 +418,37 @@ def shuffled(pull: float, count: int) -> Any:
     """
     moves = side_by_side(
         Engine,
-        [pull] + 999 * [-1.0],
+        [pull] + (records - 1) * [-1.0],
         count,
-        lots=ShuffledLots(1000, 1),
-        steps=1000,
+        lots=ShuffledLots(records, 1),
+        steps=records,
         lot_size=1,
-        sigma=0.6,
+        sigma=sigma,
     )
-    up = (moves.astype(np.float64) + 1) / 0.6**2
+    up = (moves.astype(np.float64) + 1) / sigma**2
 
     def mean(height: float) -> Any:
-        return np.log(np.exp(height * up - height**2 / (2 * 0.6**2)).mean(axis=0))
+        return np.log(np.exp(height * up - height**2 / (2 * sigma**2)).mean(axis=0))
 
     return mean(2.0) - mean(1.0)
 
 
-def test_shuffling_sold_as_poisson_is_caught() -> None:
-    """5,000 draws of a thousand steps each, at a noise multiplier of 0.6."""
-    noise = GaussianEvent(0.6)
+@pytest.mark.parametrize(("steps", "sigma", "draws"), [(1000, 0.6, 5_000), (100, 1.0, 20_000)])
+def test_shuffling_sold_as_poisson_is_caught(steps: int, sigma: float, draws: int) -> None:
+    """By many tiny runs of one epoch each."""
+    noise = GaussianEvent(sigma)
     asked = {"neighbours": (0.0, 1.0), "score": np.asarray}
-    drawn = {pull: shuffled(pull, 5_000) for pull in (0.0, 1.0)}
+    drawn = {pull: shuffled(pull, draws, steps, sigma) for pull in (0.0, 1.0)}
 
     def many(pull: float, count: int) -> Any:
         return drawn[pull][:count]
 
-    assert not attack(many, PoissonLots(1000, 1).event(noise, 1000), 5_000, **asked).kept
-    assert attack(many, ShuffledLots(1000, 1).event(noise, 1000), 5_000, **asked).kept
+    assert not attack(many, PoissonLots(steps, 1).event(noise, steps), draws, **asked).kept
+    assert attack(many, ShuffledLots(steps, 1).event(noise, steps), draws, **asked).kept
+
+
+@pytest.mark.parametrize("lots", [PoissonLots(400, 40), ShuffledLots(400, 40)])
+def test_and_by_a_look_at_the_lots(lots: Any) -> None:
+    streams = rng.streams(rng.seeded(3))
+    found = check_sampler(lambda step: lots.draw(step, streams.at("lot", lots.stream(step))), 400, 0.1)
+    assert found.kept == isinstance(lots, PoissonLots)

@@ -17,6 +17,7 @@ import typer
 
 from sourdine.cli import (
     account,
+    audit,
     calibrate,
     compare,
     demo,
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("account")(account.account)
+app.command("audit")(audit.audit)
 app.command("calibrate")(calibrate.calibrate)
 app.command("compare", cls=compare.SeveralValues)(compare.compare)
 app.command("fetch")(fetch.fetch)

@@ -71,6 +71,12 @@ def train(
     held_out: Annotated[
         float | None, typer.Option("--held-out", help="Share of the units to test on; 0 for none.")
     ] = None,
+    audit: Annotated[
+        float | None, typer.Option("--audit", help="Train so many canaries along, to check the claim.")
+    ] = None,
+    audit_texts: Annotated[
+        float | None, typer.Option("--audit-texts", help="Or so many canary texts, which show less.")
+    ] = None,
     steps: Annotated[float | None, typer.Option("--steps", help="Steps of training.")] = None,
     epochs: Annotated[float | None, typer.Option("--epochs", help="Or passes over the data.")] = None,
     lot_size: Annotated[float | None, typer.Option("--lot-size", help="Units in a step.")] = None,
@@ -140,6 +146,8 @@ def train(
             max_length=whole("max-length", max_length),
             batch_size=whole("batch-size", batch_size),
             held_out=held_out,
+            audit=whole("audit", audit),
+            audit_texts=whole("audit-texts", audit_texts),
             device=device,
             seed=None if seed is None else checks.whole("seed", seed, least=0),
             not_private=not_private,

@@ -122,6 +122,7 @@ class Engine(Resuming):
         self._processes = budget.processes if isinstance(budget, Charge) else Processes()
         self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
         self._open: Lot | None = None
+        self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
         self._over = False
 
         unit = "example" if users is None else "user"
@@ -250,13 +251,12 @@ class Engine(Resuming):
             self._to_check -= 1
             self.check(lot)
         below = self._sums(lot)
-        apart: list[Tensor] = []
         if self.canaries is not None:
             name = next(iter(self._parameters))
-            apart = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
+            self._beside = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
             below = below + self.canaries.below(lot._canaries)
         self.done = lot.step + 1  # whatever interrupts it from here on, its noise is not drawn twice
-        self._finish(lot.step, below, apart)
+        self._finish(lot.step, below)
         self._pace(lot.step)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -370,17 +370,14 @@ class Engine(Resuming):
         there = batch.weights.view(-1, most).amax(1) > 0
         return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 
-    def _finish(self, step: int, below: Tensor, apart: list[Tensor]) -> None:
-        """Adds up over processes, adds the noise once in total, divides by the planned lot size.
-
-        apart: what is summed beside the gradients of the model, under the same noise.
-        """
+    def _finish(self, step: int, below: Tensor) -> None:
+        """Adds up over processes, adds the noise once in total, divides by the planned lot size."""
         sums: list[Tensor] = []
         for parameter in self._parameters.values():
             if parameter.grad is None:  # an empty lot
                 parameter.grad = torch.zeros_like(parameter)
             sums.append(parameter.grad)
-        sums += apart
+        sums += self._beside
         multiplier, count_noise = self._split
         deviation = multiplier * self.clip.bound
         count = below.float().reshape(1)

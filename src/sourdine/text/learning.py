@@ -16,6 +16,7 @@ from sourdine.sgd import Engine
 from sourdine.sgd.charge import Charge
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts
+from sourdine.text.auditing import Auditing
 from sourdine.text.examples import Collate, Features, cached_features
 from sourdine.text.log import releasable
 from sourdine.text.models import Classifier
@@ -34,6 +35,7 @@ class Learning:
     _given_test: Any
     _reference: dict[str, Any] | None
     _source: rng.Source | None
+    _auditing: Auditing
     _device: torch.device
     _log: Callable[[dict[str, float]], object]
     _tell: Callable[[str, int, int, float | None], object]
@@ -66,6 +68,7 @@ class Learning:
             users=ready.train.users,
             most_per_user=self.rows_per_user,
             source=self._source,
+            canaries=self._auditing.canaries,
             tell=tell,
         )
         ready.plan.strategy.finish(network)

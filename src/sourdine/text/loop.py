@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from sourdine.rng import Source
 from sourdine.sgd import Engine
 from sourdine.sgd.batches import Units, batches
+from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.sampling import PoissonLots
 from sourdine.text.plan import Plan
@@ -56,6 +57,7 @@ def train_privately(
     most_per_user: int,
     source: Source | None,
     tell: Callable[[Engine], object],
+    canaries: Canaries | None = None,
 ) -> Engine:
     """Every step of the plan, by the engine; `tell` hears of it before the first and after each."""
     of = optimizer(model, plan)
@@ -71,6 +73,7 @@ def train_privately(
         batch_size=plan.batch_size,
         collate=collate,
         source=source,
+        canaries=canaries,
     )
     pace = schedule(of, engine.steps, engine.done)
     tell(engine)

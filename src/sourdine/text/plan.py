@@ -101,6 +101,14 @@ class Plan:
             reasons["steps"] = f"{steps} steps make the {epochs:g} epochs that were stated."
         return replace(self, lot_size=lot, steps=steps, reasons=reasons)
 
+    def beside(self, canaries: int, units: int) -> Plan:
+        """The same plan with canaries among the units: everyone is drawn at the rate of before."""
+        lot = round(self.lot_size * (units + canaries) / units)
+        reason = (
+            f"Lots of {lot}: {self.lot_size} of {units:,} units, and as many of {canaries:,} canaries."
+        )
+        return replace(self, lot_size=lot, reasons={**self.reasons, "lot_size": reason})
+
 
 @dataclass(frozen=True)
 class _Recipe:

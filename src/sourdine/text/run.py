@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from sourdine import certificate as papers
+from sourdine.audit.scored import Scored, bounds, read, write
+from sourdine.budget import Budget
 from sourdine.certificate import Access, Certificate
 from sourdine.data.corpus import Corpus
 from sourdine.data.fetch import fetched
 from sourdine.data.fingerprint import fingerprint
-from sourdine.errors import InputError, SourdineError
+from sourdine.errors import CheckError, InputError, SourdineError
 from sourdine.events import NOTHING
 from sourdine.report.card import card
 from sourdine.report.page import page
@@ -107,13 +109,24 @@ class About:
 
 
 def seal_run(
-    run: Run, charge: Charge, accounts: Accounts, plan: Plan, about: About, working: Sequence[str]
+    run: Run,
+    charge: Charge,
+    accounts: Accounts,
+    plan: Plan,
+    about: About,
+    working: Sequence[str],
+    shown: Sequence[Scored] = (),
 ) -> None:
-    """Writes everything, draws up the certificate, seals it, and removes the working files."""
+    """Writes everything, draws up the certificate, seals it, and removes the working files.
+
+    shown: what an attacker sees of canaries. Raises CheckError where that is more than was promised:
+    the folder then holds them and the ledger, and no model.
+    """
     try:
+        found = audited(run.folder, charge.budget, shown) if shown else None
         run.model.save(run.folder)
         _write(run.folder / "metrics.json", run.metrics)
-        draft = _draft(run, charge, accounts, plan, about)
+        draft = _draft(run, charge, accounts, plan, about, found)
         document = draft.document
         (run.folder / "README.md").write_text(card(document, run.metrics), encoding="utf-8")
         (run.folder / "report.html").write_text(page(document, run.metrics), encoding="utf-8")
@@ -128,7 +141,38 @@ def seal_run(
     run.certificate = Certificate.from_json((run.folder / "certificate.json").read_text("utf-8"))
 
 
-def _draft(run: Run, charge: Charge, accounts: Accounts, plan: Plan, about: About) -> Certificate:
+def audited(folder: Path, budget: Budget, shown: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Writes down what canaries show, and gives the lines that the certificate has for it."""
+    write(folder, shown)
+    shown = read(folder)  # rounded as written: whoever computes the bound again finds the same one
+    found = list(zip(shown, bounds(shown, budget.delta), strict=True))
+    for canaries, bound in found:
+        if bound.epsilon > budget.epsilon:
+            raise CheckError(
+                f"{canaries.kind} show an epsilon of at least {bound.printed} at delta={bound.delta:g} "
+                f"with confidence {bound.confidence:g}, but {budget.epsilon:g} was promised. There is "
+                "no certificate, and the model must not be given away: look for noise or clipping that "
+                "is not what was accounted for."
+            )
+    return [
+        {
+            "attack": canaries.kind,
+            "lower_bound": bound.epsilon,
+            "confidence": bound.confidence,
+            "delta": budget.delta,
+        }
+        for canaries, bound in found
+    ]
+
+
+def _draft(
+    run: Run,
+    charge: Charge,
+    accounts: Accounts,
+    plan: Plan,
+    about: About,
+    audit: Sequence[Mapping[str, Any]] | None,
+) -> Certificate:
     budget, train = charge.budget, about.train
     accesses = accounts.accesses(charge, about.trained, about.tested)
     if about.units is not None:
@@ -179,6 +223,7 @@ def _draft(run: Run, charge: Charge, accounts: Accounts, plan: Plan, about: Abou
         source=charge.kind or "secure",
         numbers=_NUMBERS,
         utility=run.metrics,
+        **({} if audit is None else {"audit": audit}),
         data={
             "fingerprint": fingerprint(train.table()),
             "records": counted if train.users is None else "UNKNOWN",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts, accounts, find_labels
+from sourdine.text.auditing import Auditing
 from sourdine.text.learning import Learning
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES, Classifier, load_encoder
@@ -62,6 +64,9 @@ class Trainer(Learning):
     test: other records to test on, in place of held out ones; test_is_public says that they may be used
     without noise. records: the declared number of units, under add-remove.
     reference: the folder of a run without privacy, whose accuracy the report shows beside this one's.
+    audit: so many canaries are drawn along with the records (sgd/canaries.py), audit_texts: so many
+    canary texts (text/auditing.py). What an attacker sees of them bounds epsilon from below; a run that
+    shows more than it claims gets no certificate.
     output_dir: where the run works and ends; an unfinished one goes on with resume.
     seed: repeats a run, for tests and teaching: it gets no certificate. not_private: no privacy at all,
     on data that may be used so.
@@ -98,6 +103,8 @@ class Trainer(Learning):
         max_length: int | None = None,
         batch_size: int | None = None,
         held_out: float | None = None,
+        audit: int | None = None,
+        audit_texts: int | None = None,
         device: str | None = None,
         seed: int | None = None,
         not_private: bool = False,
@@ -121,6 +128,10 @@ class Trainer(Learning):
             raise InputError("give steps or epochs, not both.")
         if test_is_public and test is None:
             raise InputError("test_is_public is about test=; records that are held out are private.")
+        if not_private and (audit, audit_texts) != (None, None):
+            raise InputError(
+                "audit compares what is shown with what is claimed; this run claims nothing."
+            )
         if user is None and rows_per_user != 1:
             raise InputError("rows_per_user is for users; name the column of persons with user=.")
         self.unit = "example" if user is None else "user"
@@ -146,6 +157,7 @@ class Trainer(Learning):
         self.records = None if records is None else checks.whole("records", records)
         self.test_is_public, self.resume, self.seed = test_is_public, resume, seed
         self._source = None if seed is None else rng.seeded(seed)
+        self._auditing = Auditing(audit, audit_texts)
         self._device = device_of(device)
         self._log, self._tell = log or _ignore, tell or _ignore
         self._columns: dict[str, Any] = {
@@ -187,6 +199,9 @@ class Trainer(Learning):
             if not self._sizes_known(test):
                 inside = self.records or round(units * (1 - chosen.held_out))
             chosen = chosen.fitted(inside, self.epochs)
+            if extra := self._auditing.count:
+                chosen = chosen.beside(extra, inside)
+                inside += extra
             self._prepared = Prepared(
                 train, test, examine(whole), encoder, tokenizer, pooling, chosen, inside, situation
             )
@@ -218,8 +233,7 @@ class Trainer(Learning):
             return None
         ready = self.prepare()
         own = self._accounts(ready)
-        plan = (ready.plan, ready.units, self.records)
-        return own.charge(*plan, None, Processes(), None).noise_multiplier
+        return self._charge(own, ready, None, Processes(), None).noise_multiplier
 
     # The run
 
@@ -245,14 +259,8 @@ class Trainer(Learning):
             progress = Progress(folder.path, processes)
             self._check_data(ready, progress, processes)
             own = self._accounts(ready)
-            charge = own.charge(
-                ready.plan,
-                ready.units,
-                self.records,
-                folder,
-                processes,
-                progress.state.get("noise_multiplier"),
-            )
+            noise = progress.state.get("noise_multiplier")
+            charge = self._charge(own, ready, folder, processes, noise)
             source = self._source or rng.secure()
             if charge.kind not in ("", source.kind):
                 raise InputError(f"this run began with a {charge.kind} source; go on with one like it.")
@@ -268,7 +276,8 @@ class Trainer(Learning):
             if not progress.state["labels"]:
                 raise InputError(progress.state["because"])
             goal = self._kind(tuple(progress.state["labels"]))
-            network = self._train(ready, goal, charge)
+            train = self._auditing.among(ready.train, ready.tokenizer, goal.labels, progress, source)
+            network = self._train(replace(ready, train=train), goal, charge)
             if "metrics" not in progress.state:
                 noisy = processes.once(lambda: self._metrics(ready, goal, network, own, source))
                 progress.note(metrics=noisy)
@@ -307,6 +316,7 @@ class Trainer(Learning):
         found = processes.once(lambda: [fingerprint(part.table()) for part in parts])
         found += [named_base(self.model_name), str(ready.plan.max_length), str(ready.plan.strategy)]
         found += self.labels or ()
+        found.append(str(self._auditing))
         if progress.state.setdefault("began", found) != found:
             raise InputError(
                 "the records, their split, the labels, the model, what trains or the keys in the "
@@ -333,6 +343,17 @@ class Trainer(Learning):
                 "was charged."
             )
         return found
+
+    def _charge(
+        self,
+        own: Accounts,
+        ready: Prepared,
+        folder: Folder | None,
+        processes: Processes,
+        noise: float | None,
+    ) -> Charge:
+        declared = None if self.records is None else ready.units
+        return own.charge(ready.plan, ready.units, declared, folder, processes, noise)
 
     def _labels(self, ready: Prepared, own: Accounts, source: rng.Source) -> list[str]:
         """Declared labels, or those that come out of a noisy count over all records."""
@@ -368,7 +389,8 @@ class Trainer(Learning):
             for name in _WORKING:
                 (run.folder / name).unlink(missing_ok=True)
             return
-        seal_run(run, charge, own, ready.plan, self._about(ready), _WORKING)
+        shown = self._auditing.shown(run.model)
+        seal_run(run, charge, own, ready.plan, self._about(ready), _WORKING, shown)
 
     def _about(self, ready: Prepared) -> About:
         units, share = ready.situation.units, ready.plan.held_out

@@ -59,7 +59,7 @@ _HELD_OUT = 0.2
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the planned learning rate, where no settings are given."""
 _MADE_UP = 8  # records of a rehearsal
-_REFUSED = ("resume", "test", "test_is_public", "not_private", "log")
+_REFUSED = ("resume", "test", "test_is_public", "not_private", "log", "audit", "audit_texts")
 
 
 @dataclass(frozen=True, eq=False)
