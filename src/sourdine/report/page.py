@@ -90,6 +90,7 @@ def page(
         metrics=released,
         reference=section(released, "reference"),
         attacks=proven,
+        shown=_shown(tried, promised),
         not_covered=strings(certificate.get("not_covered")),
         parts=fields.parts(certificate),
         key=text(section(certificate, "signature"), "public_key"),
@@ -126,6 +127,20 @@ def _warnings(
     if missing:
         said.append(f"Not accounted, and so not in this number: {'; '.join(missing)}.")
     return said
+
+
+def _shown(tried: Sequence[object], promised: Guarantee) -> str:
+    """The largest epsilon that an attack proves at the claim's delta or a larger one; "" for none."""
+    least = promised.delta * (1 - 1e-9)
+    found = [
+        result["lower_bound"]
+        for result in tried
+        if isinstance(result, Mapping)
+        and number(result.get("lower_bound"))
+        and number(result.get("delta"))
+        and result["delta"] >= least
+    ]
+    return words.below(max(found)) if found and max(found) > 0 else ""
 
 
 def _attack(result: Mapping[str, Any], found: Findings) -> Attack:
