@@ -17,10 +17,12 @@ import typer
 
 from sourdine.cli import (
     account,
+    attack,
     audit,
     calibrate,
     compare,
     demo,
+    extract,
     fetch,
     figures,
     ledger,
@@ -52,6 +54,8 @@ app.command("report")(report.report)
 app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.command("verify")(verify.verify)
+attack.app.command("extraction")(extract.extraction)
+app.add_typer(attack.app, name="attack", no_args_is_help=True)
 app.add_typer(survey.app, name="survey", no_args_is_help=True)
 app.add_typer(ledger.app, name="ledger", no_args_is_help=True)
 app.command("demo")(demo.demo)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from sourdine.data.corpus import Corpus
 
 HEADING = "NOT FOR RELEASE"
+BESIDE = ".not-for-release"
+"""Behind the name of a folder: its neighbour for the owner's eyes."""
 BETWEEN = "\x1f"
 """Stands between the texts of a pair: splitting at space takes it out of the texts."""
 HEAD = 6

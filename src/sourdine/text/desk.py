@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sourdine.data.owner import BESIDE
 from sourdine.errors import InputError, SourdineError
-from sourdine.text.progress import BESIDE
 
 
 class Desk:

@@ -15,8 +15,6 @@ from sourdine.errors import InputError, SourdineError
 from sourdine.sgd.processes import Processes
 
 PROGRESS = "progress.json"
-BESIDE = ".not-for-release"
-"""Behind the name of the run folder: a folder for the owner's eyes."""
 
 
 class Progress:

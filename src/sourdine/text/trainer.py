@@ -23,7 +23,7 @@ from sourdine import checks, rng
 from sourdine.budget import Budget
 from sourdine.data.corpus import Corpus, read_corpus
 from sourdine.data.fingerprint import fingerprint
-from sourdine.data.owner import examine
+from sourdine.data.owner import BESIDE, examine
 from sourdine.data.split import own_salt, split
 from sourdine.errors import InputError
 from sourdine.sgd.charge import Charge, poisson
@@ -37,7 +37,7 @@ from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES, Classifier, load_encoder
 from sourdine.text.plan import Plan, plan, situation_of
 from sourdine.text.prepared import Prepared, default_model, device_of, units_of
-from sourdine.text.progress import BESIDE, PROGRESS, Progress
+from sourdine.text.progress import PROGRESS, Progress
 from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_reference, seal_run, write_plain
 from sourdine.text.strategies import LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, task
