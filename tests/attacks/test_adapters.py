@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sourdine.attacks.adapters import Function, Scikit, features, from_folder
-from sourdine.attacks.causal import _temperature
+from sourdine.attacks.causal import CausalModel, _temperature
 from sourdine.attacks.target import Classifies, Generates, Predicts, Record, Sampling
 from sourdine.errors import InputError
 
@@ -186,6 +186,21 @@ def test_writing(folders: Path) -> None:
     for tokens in (8, 100):  # of a long prompt the end is read; no text is longer than the model
         (line,) = target.generate(["the " * 50], tokens=tokens, sampling=best, seed=0)
         assert len(line.split()) < 24
+
+
+def test_a_prompt_begins_as_a_text_does() -> None:
+    """A token too many before it would move every place by one."""
+    ids = tokenizer(special=False)("the red")["input_ids"]
+
+    def begun(own: Any, prompt: str) -> list[int]:
+        return CausalModel(None, own, 24)._begun(prompt)
+
+    assert begun(tokenizer(), "the red") == [2, *ids]
+    assert begun(tokenizer(special=False), "the red") == ids
+    assert begun(tokenizer(), "") == [2]
+    by_bytes = transformers.ByT5Tokenizer(extra_ids=0)  # ends a text, and begins it with nothing
+    assert begun(by_bytes, "ab") == [97 + 3, 98 + 3]
+    assert begun(by_bytes, "") == [by_bytes.eos_token_id]
 
 
 def test_a_temperature_falls_to_one_in_a_straight_line() -> None:

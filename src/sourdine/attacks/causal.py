@@ -60,23 +60,13 @@ class CausalModel:
     def generate(
         self, prompts: Sequence[str], *, tokens: int, sampling: Sampling, seed: int
     ) -> list[str]:
-        """For each prompt what follows it; "" starts from the token that starts or parts texts."""
+        """For each prompt what follows it, begun as the tokenizer begins a text.
+
+        "" starts from the token that starts or parts texts.
+        """
         import torch  # noqa: PLC0415
 
-        start = next(
-            (
-                token
-                for token in (
-                    self.tokenizer.bos_token_id,
-                    self.tokenizer.cls_token_id,
-                    self.tokenizer.eos_token_id,
-                )
-                if token is not None
-            ),
-            None,
-        )
-        raw = [self.tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in prompts]
-        rows = [([] if start is None else [start]) + list(ids) for ids in raw]
+        rows = [self._begun(prompt) for prompt in prompts]
         if not all(rows):
             raise InputError("this model has no token to start from; give prompts of some text.")
         tokens = min(tokens, self.longest - 1)
@@ -92,6 +82,22 @@ class CausalModel:
                 for place, line in zip(at, written, strict=True):
                     found[place] = self.tokenizer.decode(line, skip_special_tokens=True)
         return found
+
+    def _begun(self, prompt: str) -> list[int]:
+        """The prompt with what the tokenizer puts before a text, and without what it puts behind it.
+
+        A token more or less before it would move every place by one: small models notice.
+        """
+        bare = list(self.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+        if bare:
+            whole = list(self.tokenizer(prompt)["input_ids"])
+            ends = (
+                place + len(bare) for place in range(len(whole)) if whole[place:][: len(bare)] == bare
+            )
+            return whole[: next(ends, 0)] or bare
+        names = ("bos_token_id", "cls_token_id", "eos_token_id")
+        known = (getattr(self.tokenizer, name) for name in names)
+        return [int(token) for token in known if token is not None][:1]
 
     def _ids(self, texts: Sequence[str], longest: int) -> list[list[int]]:
         if not texts:
