@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from sourdine import digits
 from sourdine.errors import SourdineError
 
 _LAST = 8
@@ -158,13 +159,13 @@ def table(rows: Iterable[Sequence[str]], heading: Sequence[str] = (), *, headed:
 
 
 def above(value: float) -> str:
-    """Four decimals, rounded up; 0.1 + 0.2 is 0.3 here."""
-    return f"{math.ceil(value * (1 - 1e-12) * 1e4) / 1e4:.10g}" if math.isfinite(value) else "∞"
+    """Rounded up; 0.1 + 0.2 is 0.3 here."""
+    return digits.above(value * (1 - 1e-12), 5) if math.isfinite(value) else "∞"
 
 
 def below(value: float) -> str:
-    """Four decimals, rounded down."""
-    return f"{math.floor(value * (1 + 1e-12) * 1e4) / 1e4:.10g}" if math.isfinite(value) else "∞"
+    """Rounded down."""
+    return digits.below(value * (1 + 1e-12), 5) if math.isfinite(value) else "∞"
 
 
 def _described(promise: _Promise) -> str:

@@ -314,7 +314,7 @@ def test_words_of_the_text_itself_by_default(capsys: pytest.CaptureFixture[str])
     found = answer(capsys, "ledger", "budget", "data.ledger.sqlite")
     assert found["delta_spent"] == pytest.approx(1e-8)
     code, out, _ = run(capsys, "ledger", "budget", "data.ledger.sqlite")
-    assert code == 0 and "delta=2.39e-7 for questions with a delta of their own" in out
+    assert code == 0 and "delta=2.4e-7 for questions with a delta of their own" in out
     line = ["query", "data.csv", "words", "text", "--epsilon", "0.001", "--ledger", "other.sqlite"]
     code, out, _ = run(capsys, *line)
     assert code == 0 and "no word is used by enough people" in out

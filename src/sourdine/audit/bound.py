@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Decimal
 from typing import Protocol
 
 from sourdine import checks
 from sourdine.accounting import curve
+from sourdine.digits import below
 from sourdine.errors import InputError
 from sourdine.events import GaussianEvent
 
@@ -55,9 +55,8 @@ class Bound:
 
     @property
     def printed(self) -> str:
-        """Epsilon with three decimals: a lower bound is never rounded up."""
-        floor = Decimal(self.epsilon).quantize(Decimal("0.001"), rounding=ROUND_FLOOR)
-        return f"{floor.normalize():f}"
+        """Epsilon with four digits: a lower bound is never rounded up."""
+        return below(self.epsilon, 4)
 
     def __str__(self) -> str:
         condition = f", {self.conditional}" if self.conditional else ""

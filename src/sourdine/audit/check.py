@@ -40,6 +40,7 @@ from sourdine import checks
 from sourdine.accounting import PrivacyCurve, curve
 from sourdine.audit.regions import Allowed, choose, ends, proven_epsilon
 from sourdine.audit.scores import Floats, learn
+from sourdine.digits import below
 from sourdine.errors import CheckError, InputError
 from sourdine.events import ApproximateEvent, Event
 
@@ -69,12 +70,12 @@ class Finding:
     confidence: float
 
     def __str__(self) -> str:
-        proven = math.floor(self.epsilon * 1000) / 1000  # a lower bound is never rounded up
+        proven = below(self.epsilon, 4)  # a lower bound is never rounded up
         verdict = "No violation of the claim was proven" if self.kept else "The claim is broken"
         return (
             f"{verdict}: in {self.draws} draws of each neighbour, a test with a false-positive rate of "
             f"at most {self.fpr_upper:.4g} has a true-positive rate of at least {self.tpr_lower:.4g}; "
-            f"the claim allows {self.allowed:.4g}. Epsilon is at least {proven:g} at "
+            f"the claim allows {self.allowed:.4g}. Epsilon is at least {proven} at "
             f"delta={self.delta:g}, all with a false alarm of at most {1 - self.confidence:.2g}."
         )
 

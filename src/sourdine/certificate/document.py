@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sourdine.certificate.shape import FORMAT, SHAPE, UNKNOWN, VERSION, check, ordered
+from sourdine.digits import above
 from sourdine.errors import InputError
 from sourdine.events import Event
 
@@ -86,7 +86,7 @@ class Certificate:
         promise = document["guarantee"]
         open_ends = [use["what"] for use in document["accesses"] if use["cost"] == "NOT ACCOUNTED"]
         rows = {
-            "guarantee": f"epsilon ≤ {above(promise['epsilon'])} at delta = {promise['delta']:g}",
+            "guarantee": f"epsilon ≤ {above(promise['epsilon'], 5)} at delta = {promise['delta']:g}",
             "per": f"{promise['unit']} ({promise['adjacency']})",
             "budget": f"epsilon {promise['budget']['epsilon']:g}",
             "released": document["released"]["what"],
@@ -99,11 +99,6 @@ class Certificate:
             for name, value in rows.items()
         )
         return f"<table>{cells}</table>"
-
-
-def above(number: float) -> str:
-    """Four decimals, rounded up: a printed bound must still hold."""
-    return f"{math.ceil(number * 1e4) / 1e4:.10g}"
 
 
 def parsed(text: str) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sourdine import checks
-from sourdine.cli.options import Config, Json, Records, ceiling, floor, print_json, read_text
+from sourdine.cli.options import Config, Json, Records, print_json, read_text
+from sourdine.digits import above, below
 from sourdine.errors import EventFileError, InputError, NotAccountable
 from sourdine.events import (
     Event,
@@ -130,7 +131,7 @@ def _planned(
         return FixedSizeEvent(records, sample, release) * count, about | {"sample": sample}
     if noise is None:
         raise InputError("shuffled batches are accounted for with Gaussian noise only.")
-    # A loader may drop the last batch that is not full, so an epoch has at least floor(1/rate) batches.
+    # A loader may drop the last batch that is not full, so an epoch has at least below(1/rate) batches.
     batches = max(1, math.floor(1 / rate * (1 + 1e-12)))
     epochs = -(-count // batches)
     return ShuffledEvent(noise, batches, epochs), about | {"batches": batches, "epochs": epochs}
@@ -235,10 +236,10 @@ def _say(result: dict[str, object], lower: float, upper: float, asked_epsilon: b
     if math.isinf(upper):
         print(f"{name} is infinite at {given} = {result[given]}: no protection is proven  ({how})")
         return
-    print(f"{name} <= {ceiling(upper)} at {given} = {result[given]}  ({how})")
+    print(f"{name} <= {above(upper)} at {given} = {result[given]}  ({how})")
     if result["method"] != "pld":
         print("an upper bound; this method does not say how far it is from the truth")
     elif upper > 0:
-        print(f"between {floor(lower)} and {ceiling(upper)}; the upper end is the guarantee")
+        print(f"between {below(lower)} and {above(upper)}; the upper end is the guarantee")
     if result["data_dependent"]:
         print("data-dependent: this number is itself private and must not be published")

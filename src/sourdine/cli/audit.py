@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sourdine.cli.options import Config, Json, ceiling, floor, print_json
+from sourdine.cli.options import Config, Json, print_json
+from sourdine.digits import above, below
 from sourdine.errors import CheckError, InputError
 
 KEPT, BROKEN = "nothing above the claim", "CLAIM BROKEN"
@@ -53,15 +54,15 @@ def audit(
         )
     else:
         print(f"{verdict}.")
-        print(f"  claimed  epsilon <= {ceiling(claimed)} at delta = {delta:g}, by {place}")
-        print(f"  shown    epsilon >= {floor(lower)} with confidence {confidence:g}")
+        print(f"  claimed  epsilon <= {above(claimed)} at delta = {delta:g}, by {place}")
+        print(f"  shown    epsilon >= {below(lower)} with confidence {confidence:g}")
         for x, bound in zip(shown, found, strict=True):
             right = f"{bound.correct} of {bound.guesses} guesses right"
-            print(f"           {floor(bound.epsilon)} by {x.kind}: {right} ({bound.method})")
+            print(f"           {below(bound.epsilon)} by {x.kind}: {right} ({bound.method})")
     if lower > claimed:
         raise CheckError(
-            f"{folder} gives away more than it claims: an epsilon of at least {floor(lower)}, where "
-            f"{ceiling(claimed)} is claimed. Do not give the model away; look for noise or clipping "
+            f"{folder} gives away more than it claims: an epsilon of at least {below(lower)}, where "
+            f"{above(claimed)} is claimed. Do not give the model away; look for noise or clipping "
             "that is not what was accounted for."
         )
 

@@ -8,7 +8,8 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.cli.options import Config, Json, Records, ceiling, floor, print_json
+from sourdine.cli.options import Config, Json, Records, print_json
+from sourdine.digits import above, below
 from sourdine.events import GaussianEvent, LaplaceEvent
 
 
@@ -63,10 +64,10 @@ def calibrate(
             }
         )
         return
-    noise = ceiling(plan.noise_multiplier) if noise_multiplier is None else f"{noise_multiplier}"
-    share = floor(plan.rate) if rate is None else f"{rate}"
+    noise = above(plan.noise_multiplier) if noise_multiplier is None else f"{noise_multiplier}"
+    share = below(plan.rate) if rate is None else f"{rate}"
     print(f"noise multiplier {noise}, rate {share}, {plan.steps} steps")
-    used = ceiling(plan.epsilon.upper)
+    used = above(plan.epsilon.upper)
     print(f"cost epsilon <= {used} of {epsilon} at delta = {plan.delta}  ({adjacency})")
     if noise_multiplier is None and plan.noise_multiplier <= 1e-3:
         print("hardly any noise is needed: delta alone allows for the few records that are ever drawn")

@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 
 from sourdine.budget import Budget
-from sourdine.cli.options import Json, ceiling, import_text, print_json
+from sourdine.cli.options import Json, import_text, print_json
 from sourdine.cli.tour import tour as toured
 from sourdine.cli.train import progress
+from sourdine.digits import above
 from sourdine.errors import CheckError
 
 RECORDS = 8_000
@@ -65,7 +66,7 @@ def demo(
     if not verdict.passed:
         raise CheckError(f"{folder} is not verified: {', '.join(verdict.failed)}.")
     console.print(
-        f"\n[bold]verified: epsilon <= {ceiling(promise['epsilon'])}[/bold] at delta = "
+        f"\n[bold]verified: epsilon <= {above(promise['epsilon'])}[/bold] at delta = "
         f"{promise['delta']:g}, for every one review: {len(verdict.checks)} checks passed\n"
         f"accuracy {accuracy['value']:.1%} ({accuracy['low']:.1%} to {accuracy['high']:.1%}), measured "
         "with noise on reviews that were held out\n"

@@ -13,7 +13,8 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.cli.options import Config, Json, floor, print_json, spending
+from sourdine.cli.options import Config, Json, print_json, spending
+from sourdine.digits import below
 from sourdine.errors import InputError, LedgerError
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _say(ledger: Ledger) -> None:
         print(f"        {_how(spent.method)}")
     print(f"left    epsilon={left} for one more question")
     if spent.delta:
-        print(f"        delta={floor(spent.delta_left, 3)} for questions with a delta of their own")
+        print(f"        delta={below(spent.delta_left, 3)} for questions with a delta of their own")
 
 
 def _how(method: str) -> str:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import sys
 import tomllib
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +14,7 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
+from sourdine.digits import above, below
 from sourdine.errors import InputError
 
 
@@ -169,26 +168,6 @@ def _plain(value: Any) -> Any:
     return "inf" if value == float("inf") else value
 
 
-def ceiling(value: float, places: int = 6) -> str:
-    """A number with so many significant digits, rounded up: a printed bound must still hold."""
-    return _rounded(value, places, ROUND_CEILING)
-
-
-def floor(value: float, places: int = 6) -> str:
-    """The same, rounded down."""
-    return _rounded(value, places, ROUND_FLOOR)
-
-
 def spending(spent: float, left: float) -> tuple[str, str]:
     """What is spent, rounded up, and what is left, rounded down; 0.1 + 0.2 is 0.3 here."""
-    return ceiling(spent * (1 - 1e-12), 5), floor(left * (1 + 1e-12), 5)
-
-
-def _rounded(value: float, places: int, rounding: str) -> str:
-    if math.isinf(value):
-        return "inf"
-    number = Context(prec=places, rounding=rounding).create_decimal(value)
-    if value == 0 or 1e-4 <= abs(value) < 1e9:
-        text = f"{number:f}"
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    return f"{number.normalize():e}"
+    return above(spent * (1 - 1e-12), 5), below(left * (1 + 1e-12), 5)

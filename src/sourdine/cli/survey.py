@@ -11,7 +11,8 @@ import typer
 from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.cli.ledger import opened
-from sourdine.cli.options import Config, Json, ceiling, listed, print_json
+from sourdine.cli.options import Config, Json, listed, print_json
+from sourdine.digits import above
 from sourdine.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def new(
         print_json(facts)
         return
     print(f"each answer is the truth with probability {response.keep:.4g}, and else another choice")
-    print(f"epsilon <= {ceiling(response.epsilon)} for each person who answers once")
+    print(f"epsilon <= {above(response.epsilon)} for each person who answers once")
 
 
 @app.command("answer")
@@ -168,7 +169,7 @@ def estimate(
         plain = {c: {"share": s.value, "low": s.low, "high": s.high} for c, s in shares.items()}
         print_json({"shares": plain, "people": len(given), "epsilon": asked.response.epsilon})
         return
-    print(f"{asked.question} {len(given)} people, epsilon {ceiling(asked.response.epsilon, 4)} each")
+    print(f"{asked.question} {len(given)} people, epsilon {above(asked.response.epsilon, 4)} each")
     for choice, share in shares.items():
         interval = f"{share.low:.1%} to {share.high:.1%} with {confidence:.0%} confidence"
         print(f"{choice}: {share.value:.1%} ({interval})")

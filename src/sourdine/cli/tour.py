@@ -12,7 +12,8 @@ from rich.table import Table
 
 from sourdine.budget import Budget
 from sourdine.cli import ledger as ledger_verb
-from sourdine.cli.options import ceiling, floor, print_json
+from sourdine.cli.options import print_json
+from sourdine.digits import above, below
 from sourdine.errors import BudgetError, SourdineError
 from sourdine.events import (
     ApproximateEvent,
@@ -78,10 +79,10 @@ def _plans(console: Console) -> dict[str, Any]:
             "adjacency": adjacency,
         }
         try:
-            old = ceiling(moments_epsilon(event, delta, adjacency), 4)
+            old = above(moments_epsilon(event, delta, adjacency), 4)
         except SourdineError:
             old = "-"  # no moments are known for this mechanism
-        table.add_row(name, adjacency, f"{delta:g}", old, floor(bound.lower), ceiling(bound.upper))
+        table.add_row(name, adjacency, f"{delta:g}", old, below(bound.lower), above(bound.upper))
     console.print(table)
     console.print(
         "moments: epsilon as the papers counted it. proven: the guarantee, from the whole\n"
@@ -90,7 +91,7 @@ def _plans(console: Console) -> dict[str, Any]:
     plan = calibrate(Budget(3.0, 1e-6), rate=0.01, steps=1_000)
     console.print(
         f"Epsilon 3 at delta 1e-06 pays for 1,000 steps at rate 0.01 with noise multiplier\n"
-        f"{ceiling(plan.noise_multiplier)}; {ceiling(plan.epsilon.upper)} of it is used.\n"
+        f"{above(plan.noise_multiplier)}; {above(plan.epsilon.upper)} of it is used.\n"
     )
     return found
 

@@ -28,13 +28,13 @@ from sourdine.cli.options import (
     RowsPerUser,
     Text,
     User,
-    ceiling,
     import_text,
     listed,
     print_json,
     training_budget,
     whole,
 )
+from sourdine.digits import above
 from sourdine.errors import InputError, SourdineError
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def progress(shown: bool) -> Iterator[Tell | None]:
                 tasks[stage] = bar.add_task(stage, total=total, spent="")
             bar.update(tasks[stage], completed=done)
             if epsilon is not None:
-                bar.update(tasks[stage], spent=f"epsilon {ceiling(epsilon, 3)}")
+                bar.update(tasks[stage], spent=f"epsilon {above(epsilon, 3)}")
 
         yield tell
 
@@ -277,7 +277,7 @@ def _say(run: Run, json: bool) -> None:
         print(f"trained WITHOUT privacy: {run.folder} carries no certificate")
     else:
         print(
-            f"trained: epsilon <= {ceiling(promise['epsilon'])} at delta = {promise['delta']:g} per "
+            f"trained: epsilon <= {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
             f"{promise['unit']} ({promise['adjacency']})"
         )
     for name, found in run.metrics.items():

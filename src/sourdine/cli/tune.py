@@ -27,7 +27,6 @@ from sourdine.cli.options import (
     RowsPerUser,
     Text,
     User,
-    ceiling,
     import_text,
     listed,
     print_json,
@@ -35,6 +34,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
+from sourdine.digits import above
 from sourdine.errors import InputError
 
 if TYPE_CHECKING:
@@ -149,8 +149,8 @@ def _say_plan(found: dict[str, Any]) -> None:
     print(f"held out          {found['held_out']:.0%} of the units, to score on")
     print(f"noise multiplier  {found['noise_multiplier']:.4g}")
     print(f"noise of scores   {found['score_noise_multiplier']:.4g}")
-    print(f"one trial alone   epsilon {ceiling(found['epsilon_of_one_trial'])} at {found['delta']:g}")
-    print(f"the best of all   epsilon {ceiling(found['epsilon'])} at {found['delta']:g}")
+    print(f"one trial alone   epsilon {above(found['epsilon_of_one_trial'])} at {found['delta']:g}")
+    print(f"the best of all   epsilon {above(found['epsilon'])} at {found['delta']:g}")
     print(f"expected time     about {found['expected_seconds']} s")
     print("Nothing was charged.")
 
@@ -166,7 +166,7 @@ def _say(run: Run, json: bool) -> None:
     chosen = ", ".join(f"{name} {value}" for name, value in tuned["setting"].items())
     print(f"the best trial: {chosen}")
     print(
-        f"epsilon <= {ceiling(promise['epsilon'])} at delta = {promise['delta']:g} per "
+        f"epsilon <= {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
         f"{promise['unit']} ({promise['adjacency']}), for all trials together"
     )
     print(f"noisy accuracy {tuned['score']['accuracy']:.3f}: {run.metrics['how']}")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sourdine.cli.options import Config, Json, ceiling, print_json
+from sourdine.cli.options import Config, Json, print_json
+from sourdine.digits import above
 from sourdine.errors import CheckError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _said(verdict: Verdict) -> str:
         return f"NOT VERIFIED: {len(verdict.failed)} of {len(verdict.checks)} checks failed."
     promise = verdict.certificate.document["guarantee"]
     return (
-        f"verified: epsilon <= {ceiling(promise['epsilon'])} at delta = {promise['delta']:g} per "
+        f"verified: epsilon <= {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
         f"{promise['unit']} ({promise['adjacency']})."
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import fields
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context
 
+from sourdine import digits as numbers
 from sourdine.errors import EventFileError
 from sourdine.events import (
     ApproximateEvent,
@@ -25,19 +25,19 @@ NOT_ACCOUNTED = "NOT ACCOUNTED"
 
 def above(value: float, digits: int = 3) -> str:
     """A number with so many significant digits, rounded up: a printed bound still holds."""
-    return _written(value, digits, ROUND_CEILING)
+    return _infinite(value) or numbers.above(value, digits)
 
 
 def below(value: float, digits: int = 3) -> str:
     """The same, rounded down."""
-    return _written(value, digits, ROUND_FLOOR)
+    return _infinite(value) or numbers.below(value, digits)
 
 
 def number(value: float, digits: int = 4) -> str:
     """A number with so many significant digits, rounded to the nearest."""
     if isinstance(value, int):
         return f"{value:,}" if abs(value) >= 10_000 else str(value)
-    return _written(value, digits, ROUND_HALF_EVEN)
+    return _infinite(value) or numbers.nearest(value, digits)
 
 
 def share(value: float) -> str:
@@ -55,17 +55,13 @@ def chance(probability: float) -> str:
     return f"1 in {math.floor(1 / probability * (1 + 1e-12)):,}"
 
 
-def _written(value: float, digits: int, rounding: str) -> str:
+def _infinite(value: float) -> str:
+    """Words for what is no number, "" for what is one."""
     if math.isnan(value):
         return UNKNOWN
     if math.isinf(value):
         return "infinite" if value > 0 else "-infinite"
-    found = Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))
-    if value == 0 or 1e-3 <= abs(value) < 1e6:
-        text = f"{found:f}"
-        return text.rstrip("0").rstrip(".") if "." in text else text
-    digits_text, _, exponent = f"{found.normalize():e}".partition("e")
-    return f"{digits_text}e{int(exponent)}"
+    return ""
 
 
 def event_of(document: object) -> Event | None:
