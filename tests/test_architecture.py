@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "sgd": {"accounting", "budget", "checks", "errors", "events", "home", "ledger", "rng"},
     "certificate": {
         "accounting",
+        "audit",
         "budget",
         "checks",
         "digits",
@@ -61,6 +62,7 @@ MAY_IMPORT = {
             "certificate",
             "checks",
             "data",
+            "digits",
             "errors",
             "events",
             "home",

@@ -272,7 +272,7 @@ def test_attacks_stand_beside_the_claim() -> None:
     given["audit"] = [{"attack": "canaries", "lower_bound": 0.61, "confidence": 0.95, "delta": 1e-6}]
     fine = Reader(page(given, None)).text
     assert "canaries 0.61" in fine and "below the claim" in fine and "Do not rely" not in fine
-    assert "show an epsilon of at least 0.61" in fine  # beside the verdict, at the head of the page
+    assert "prove that epsilon is at least 0.61" in fine  # beside the verdict, at the head of the page
     high = {"attack": "one run", "lower_bound": 99.0, "confidence": 0.95, "delta": 1e-5}
     broken = Reader(page(given, None, attacks=[high])).text
     assert "above the claim" in broken and "Do not rely on this certificate" in broken

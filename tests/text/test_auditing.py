@@ -13,7 +13,7 @@ from scipy import stats
 from tiny import encoder, records, torch
 
 import sourdine as sd
-from sourdine.audit.scored import FILE, Scored, bounds, read, write
+from sourdine.audit.scored import FILE, Scored, audits, read, write
 from sourdine.certificate import verify
 from sourdine.cli import main
 from sourdine.errors import CheckError, InputError
@@ -55,18 +55,58 @@ def test_both_bounds_stand_in_the_certificate(model: str, tmp_path: Path, capsys
     assert 0 < finding["lower_bound"] < run.epsilon  # at epsilon 8 some of it shows
     assert (finding["delta"], finding["confidence"]) == (1e-6, 0.95)
     [shown] = read(out)
-    assert bounds([shown], 1e-6)[0].epsilon == pytest.approx(finding["lower_bound"])
+    assert audits([shown], 1e-6)[0].bound.epsilon == finding["lower_bound"]
     # All of them are drawn at the planned rate and count among the units.
     [rate] = [part.rate for part, _ in run.certificate.event.parts if isinstance(part, PoissonEvent)]
     assert rate == pytest.approx(100 / 300)
     assert run.certificate.document["data"]["records"] == 300
 
     assert main(["audit", str(out)]) == 0
-    assert "nothing above the claim" in capsys.readouterr().out
+    assert "too few canaries to break this claim" in capsys.readouterr().out  # of 8; 5 could show
     assert main(["audit", str(out), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert {"claimed_epsilon", "lower_bound", "confidence", "delta", "verdict"} <= said.keys()
     assert said["claimed_epsilon"] == run.epsilon and said["lower_bound"] == finding["lower_bound"]
+    assert said["lower_bound"] < said["most_that_could_show"] < 8
+
+    # What was changed after the seal is found, by verify and by audit.
+    kept = (out / FILE).read_text()
+    (out / FILE).write_text(
+        kept.replace('"coins": [', '"coins": [1, ').replace('"scores": [', '"scores": [0, ')
+    )
+    assert {"files", "audit"} & set(verify(out).failed)
+    assert main(["audit", str(out)]) == 4
+    assert "not what was sealed" in capsys.readouterr().err
+    (out / FILE).write_text(kept)
+    assert verify(out).passed
+
+
+def test_two_runs_of_one_trainer_share_no_canaries(model: str) -> None:
+    made = sd.Trainer(
+        records(300),
+        sd.Budget(2, 1e-6),
+        model=model,
+        text="note",
+        label="mood",
+        labels=LABELS,
+        held_out=0,
+        steps=20,
+        lot_size=100,
+        audit=500,
+    )
+    first, second = (read(made.fit().folder)[0] for _ in range(2))
+    assert (first.coins != second.coins).any()
+    assert abs(np.corrcoef(first.scores, second.scores)[0, 1]) < 0.3  # false alarm below 1e-10
+
+
+def test_the_line_of_a_certificate_follows_from_its_canaries() -> None:
+    drawn = np.random.default_rng(1)
+    coins = drawn.random(300) < 0.5
+    [one] = audits([Scored("300 canaries", coins, coins + drawn.normal(size=300))], 1e-6)
+    line = one.line()
+    assert one.agrees(line) and one.bound.epsilon < one.most
+    for name, other in (("lower_bound", 0.0), ("delta", 1e-5), ("confidence", 0.9), ("attack", "9")):
+        assert not one.agrees({**line, name: other})
 
 
 def less_noise(patch: pytest.MonkeyPatch) -> None:
@@ -192,7 +232,11 @@ def test_refusals(model: str, tmp_path: Path, capsys: Any) -> None:
     write(tmp_path, [Scored("some", np.array([True, False]), np.array([1.0, 1 / 3]))])
     assert read(tmp_path)[0].scores.tolist() == [1.0, 0.333333333]
     plain = json.loads((tmp_path / FILE).read_text())
-    plain["canaries"][0]["coins"] = [1, 2]
-    (tmp_path / FILE).write_text(json.dumps(plain))
-    with pytest.raises(InputError, match="damaged"):
-        read(tmp_path)
+    for canaries in (
+        [],
+        [{**plain["canaries"][0], "coins": [1, 2]}],
+        [{**plain["canaries"][0], "coins": [1]}],
+    ):
+        (tmp_path / FILE).write_text(json.dumps({**plain, "canaries": canaries}))
+        with pytest.raises(InputError):
+            read(tmp_path)

@@ -7,16 +7,17 @@ released with the run: coins are about nobody, and scores are made of what the r
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sourdine import checks
 from sourdine.audit.bound import Bound
 from sourdine.audit.rules import lower_bound
+from sourdine.digits import below
 from sourdine.errors import InputError
 
 FILE = "canaries.json"
@@ -36,14 +37,50 @@ class Scored:
             raise InputError("an audit needs a coin and a score for each canary.")
 
 
-def bounds(shown: Sequence[Scored], delta: float, confidence: float = 0.95) -> list[Bound]:
-    """A lower bound on epsilon for each kind of canary, all true at once with this confidence.
+CONFIDENCE = 0.95
+"""Of a whole audit. It is no option: whoever may choose it after looking makes any run look sound."""
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What one kind of canaries shows, and the most it could have shown, had every guess been right.
+
+    A claim above `most` cannot be broken by so few canaries, however broken the run.
+    """
+
+    kind: str
+    bound: Bound
+    most: float
+
+    def agrees(self, line: Mapping[str, Any]) -> bool:
+        """Whether a line of a certificate says this; another machine may round the last digits."""
+        own = self.line()
+        near = (abs(line[name] - own[name]) <= 1e-6 for name in ("lower_bound", "confidence"))
+        return line["attack"].startswith(self.kind) and line["delta"] == own["delta"] and all(near)
+
+    def line(self) -> dict[str, Any]:
+        """As a certificate has it."""
+        return {
+            "attack": f"{self.kind}, with or without each; {below(self.most, 3)} at most could show",
+            "lower_bound": self.bound.epsilon,
+            "confidence": self.bound.confidence,
+            "delta": self.bound.delta,
+        }
+
+
+def audits(shown: Sequence[Scored], delta: float) -> list[Audited]:
+    """A lower bound on epsilon for each kind of canary, all true at once with CONFIDENCE.
 
     The kinds share out what may go wrong (Bonferroni), and the rule of each was fixed before anyone saw
     a score (audit/rules.py): so the largest may be taken.
     """
-    each = 1 - (1 - checks.probability("confidence", confidence)) / max(1, len(shown))
-    return [lower_bound(x.scores, x.coins, delta=delta, confidence=each) for x in shown]
+    each = 1 - (1 - CONFIDENCE) / max(1, len(shown))
+    found = []
+    for x in shown:
+        bound = lower_bound(x.scores, x.coins, delta=delta, confidence=each)
+        perfect = lower_bound(x.coins.astype(float), x.coins, delta=delta, confidence=each)
+        found.append(Audited(x.kind, bound, perfect.epsilon))
+    return found
 
 
 def write(folder: Path, shown: Sequence[Scored]) -> None:
@@ -72,7 +109,7 @@ def read(folder: Path) -> list[Scored]:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if (plain["format"], plain["version"]) != (_FORMAT, _VERSION):
             raise InputError(f"{path} is of another or a newer kind; update sourdine.")
-        return [
+        found = [
             Scored(
                 str(x["kind"]),
                 np.array([{0: False, 1: True}[coin] for coin in x["coins"]], dtype=bool),
@@ -80,5 +117,8 @@ def read(folder: Path) -> list[Scored]:
             )
             for x in plain["canaries"]
         ]
+        if not found:
+            raise ValueError("it lists none")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}); restore it from a copy.") from None
+    return found

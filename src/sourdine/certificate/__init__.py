@@ -3,7 +3,7 @@
 from sourdine.certificate.check import Check, Verdict, verify
 from sourdine.certificate.document import Certificate
 from sourdine.certificate.draft import draft
-from sourdine.certificate.facts import Access, sampling
+from sourdine.certificate.facts import Access, guarantee, sampling
 from sourdine.certificate.keys import public_key
 from sourdine.certificate.sealing import seal
 
@@ -13,6 +13,7 @@ __all__ = [
     "Check",
     "Verdict",
     "draft",
+    "guarantee",
     "public_key",
     "sampling",
     "seal",

@@ -10,6 +10,8 @@ from typing import Any
 
 from sourdine import checks
 from sourdine.accounting import curve as privacy_curve
+from sourdine.audit.scored import FILE as CANARIES
+from sourdine.audit.scored import Audited, audits, read
 from sourdine.certificate.draft import own_version
 from sourdine.certificate.evidence import Evidence
 from sourdine.certificate.facts import (
@@ -186,6 +188,11 @@ def delta(found: Evidence) -> str:
 def audit(found: Evidence) -> str:
     """No attack has shown more than was promised."""
     stated = found.document["audit"]
+    shown = (found.folder / CANARIES).exists()
+    lines = audits(read(found.folder), found.document["guarantee"]["delta"]) if shown else []
+    known = [] if stated == UNKNOWN else [x for x in stated if "canar" in x["attack"]]
+    if len(known) != len(lines) or not all(map(Audited.agrees, lines, known)):
+        raise CheckError(f"what the certificate says of its canaries does not follow from {CANARIES}.")
     if stated == UNKNOWN:
         return "UNKNOWN: no attack was run."
     for finding in stated:

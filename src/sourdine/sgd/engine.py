@@ -159,6 +159,8 @@ class Engine(Resuming):
             raise InputError("canaries are drawn by Poisson lots; audit a run that has them.")
         self._source, self._streams = source, self._processes.streams(source)
         self._save_every = checks.whole("save_every", save_every)
+        if canaries is not None:
+            canaries.forget()
         self._folder: Folder | None = None
         self._reached, self._off_pace = 0, False
         if self.charge.folder is not None:
@@ -254,7 +256,6 @@ class Engine(Resuming):
         if self.canaries is not None:
             name = next(iter(self._parameters))
             self._beside = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
-            below = below + self.canaries.below(lot._canaries)
         self.done = lot.step + 1  # whatever interrupts it from here on, its noise is not drawn twice
         self._finish(lot.step, below)
         self._pace(lot.step)
@@ -394,8 +395,8 @@ class Engine(Resuming):
             if count_noise:
                 add_noise_([count], count_noise, self._streams.at("count", step))
         self._processes.share_(released)
-        if self.canaries is not None:
-            self.canaries.see(sums[-1], self.clip.bound)
+        if self.canaries is not None and isinstance(self.plan, PoissonLots):
+            self.canaries.see(sums[-1], self.clip.bound, self.plan.rate, multiplier)
         for total in sums:
             total.div_(self.plan.lot_size)
         if hasattr(self.optimizer, "noise_variance") and self._correlated is None:

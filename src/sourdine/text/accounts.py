@@ -81,6 +81,7 @@ class Accounts:
             "what the pretrained model learnt from its own training text",
             "the time that training took, and who was seen to run it",
             "the choice of settings, if it was made by trying them on these records",
+            "other runs on these records under another ledger, also those that were thrown away",
         ]
         if self.budget.unit == "example":
             found.insert(

@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from sourdine import certificate as papers
-from sourdine.audit.scored import Scored, bounds, read, write
-from sourdine.budget import Budget
+from sourdine.audit.scored import Scored, audits, read, write
 from sourdine.certificate import Access, Certificate
 from sourdine.data.corpus import Corpus
 from sourdine.data.fetch import fetched
 from sourdine.data.fingerprint import fingerprint
+from sourdine.digits import above
 from sourdine.errors import CheckError, InputError, SourdineError
 from sourdine.events import NOTHING
+from sourdine.ledger import Ledger
 from sourdine.report.card import card
 from sourdine.report.page import page
 from sourdine.sgd.charge import Charge
@@ -119,11 +120,11 @@ def seal_run(
 ) -> None:
     """Writes everything, draws up the certificate, seals it, and removes the working files.
 
-    shown: what an attacker sees of canaries. Raises CheckError where that is more than was promised:
-    the folder then holds them and the ledger, and no model.
+    shown: what an attacker sees of canaries. Raises CheckError where that is more than was promised;
+    the folder stays an unfinished one, with the canaries and the ledger.
     """
     try:
-        found = audited(run.folder, charge.budget, shown) if shown else None
+        found = audited(run.folder, charge.ledger, shown) if shown else None
         run.model.save(run.folder)
         _write(run.folder / "metrics.json", run.metrics)
         draft = _draft(run, charge, accounts, plan, about, found)
@@ -141,28 +142,21 @@ def seal_run(
     run.certificate = Certificate.from_json((run.folder / "certificate.json").read_text("utf-8"))
 
 
-def audited(folder: Path, budget: Budget, shown: Sequence[Scored]) -> list[dict[str, Any]]:
+def audited(folder: Path, ledger: Ledger, shown: Sequence[Scored]) -> list[dict[str, Any]]:
     """Writes down what canaries show, and gives the lines that the certificate has for it."""
     write(folder, shown)
-    shown = read(folder)  # rounded as written: whoever computes the bound again finds the same one
-    found = list(zip(shown, bounds(shown, budget.delta), strict=True))
-    for canaries, bound in found:
-        if bound.epsilon > budget.epsilon:
+    claimed, delta = papers.guarantee(ledger).epsilon, ledger.budget.delta
+    # Rounded as written: whoever computes the bound again finds the same one.
+    found = audits(read(folder), delta)
+    for one in found:
+        if one.bound.epsilon > claimed:
             raise CheckError(
-                f"{canaries.kind} show an epsilon of at least {bound.printed} at delta={bound.delta:g} "
-                f"with confidence {bound.confidence:g}, but {budget.epsilon:g} was promised. There is "
-                "no certificate, and the model must not be given away: look for noise or clipping that "
+                f"{one.kind} show an epsilon of at least {one.bound.printed} at delta={delta:g} with "
+                f"confidence {one.bound.confidence:g}, but {above(claimed)} is claimed. There is no "
+                "certificate, and the model must not be given away: look for noise or clipping that "
                 "is not what was accounted for."
             )
-    return [
-        {
-            "attack": canaries.kind,
-            "lower_bound": bound.epsilon,
-            "confidence": bound.confidence,
-            "delta": budget.delta,
-        }
-        for canaries, bound in found
-    ]
+    return [one.line() for one in found]
 
 
 def _draft(

@@ -32,6 +32,8 @@ class Classify:
     def __post_init__(self) -> None:
         if len(set(self.labels)) < 2 or len(set(self.labels)) < len(self.labels):
             raise InputError("classification needs at least two labels, each named once.")
+        if "" in self.labels:
+            raise InputError("an empty label stands for none; give that class a name.")
 
     def model(self, encoder: Any, pooling: Pooling, scale: float) -> Classifier:
         return Classifier(encoder, len(self.labels), pooling, scale)
