@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -158,3 +159,39 @@ def test_a_folder_in_use_is_refused_and_its_run_undisturbed(runs: Runs) -> None:
     child.join(PATIENCE)
     assert child.exitcode == 0, runs.said()
     check(runs.out)
+
+
+AGREEMENT = """
+import sys, torch
+from sourdine.sgd.agreement import agreement
+from sourdine.text.examples import Collate, tokenized
+from sourdine.text.loop import losses
+from sourdine.text.models import load_encoder
+from sourdine.text.strategies import strategy
+from sourdine.text.tasks import Classify
+
+encoder, tokenizer, pooling = load_encoder(sys.argv[1])
+model = Classify(("good", "bad")).model(encoder, pooling, 2.0)
+strategy(sys.argv[2]).prepare(model)
+optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=0.1)
+rows = tokenized(tokenizer, [["a great film", "dull"]], [0, 1], 16)
+calls = (losses, Collate(tokenizer.pad_token_id))
+print(agreement(model, optimizer, rows, settings=(), calls=calls).hex())
+"""
+
+
+@pytest.mark.parametrize("what", ["lora", "all"])
+def test_another_process_agrees_whatever_its_hashes_are_seeded_with(what: str, tmp_path: Path) -> None:
+    """Constants of transformers are filled from sets, whose order changes with every process."""
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", AGREEMENT, model, what],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for model in [encoder(tmp_path / "model")]
+        for seed in ("1", "2")
+    ]
+    first, second = (child.communicate(timeout=PATIENCE)[0].split()[-1] for child in started)
+    assert first == second

@@ -1,8 +1,9 @@
 """Whether a run that goes on would repeat its steps bit by bit: one hash of all that decides them.
 
-Data: every example. Code: this room, the loss, the collation and the model's own classes, each with
-the functions and constants of its module that it names; what lies in other modules is not followed, so
-whoever changes that starts a new folder. Settings, the optimizer and what it is set to, versions,
+Data: every example. Code: this room, the loss, the collation and the model's own classes (those of
+torch, transformers and peft by their versions), each with the functions and constants of its module
+that it names; what lies in other modules is not followed, so whoever changes that starts a new folder.
+Settings, the optimizer and what it is set to, versions,
 threads and device. Where a step cannot be repeated (a GPU without deterministic algorithms, data that
 differ from one look to the next), no two hashes agree.
 """
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 
 Put = Callable[[bytes], object]
 _PLAIN = (str, bytes, int, float, bool, type(None))
+_VERSIONED = ("torch", "transformers", "peft")
 
 
 def agreement(
@@ -145,8 +147,9 @@ def _value(x: Any, known: set[int]) -> Any:
         return x
     if isinstance(x, list | tuple):
         return [_value(part, known) for part in x]
-    if isinstance(x, dict):
-        return [[_value(part, known) for part in pair] for pair in x.items()]
+    if isinstance(x, dict):  # some are filled from sets, whose order changes with every process
+        ordered = sorted(x.items(), key=lambda pair: digest(pair[0]))
+        return [[_value(part, known) for part in pair] for pair in ordered]
     if isinstance(x, ModuleType):
         return x.__name__
     if isinstance(x, nn.Module):
@@ -165,16 +168,19 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _classes(model: nn.Module) -> list[type]:
-    """The model's own classes; those of torch are known by its version."""
+    """The model's own classes; those of packages that everyone installs are known by their version."""
     kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
-    return [kind for kind in kinds if kind.__module__.partition(".")[0] not in ("torch", "builtins")]
+    return [
+        kind for kind in kinds if kind.__module__.partition(".")[0] not in (*_VERSIONED, "builtins")
+    ]
 
 
 def _machine(device: torch.device) -> list[object]:
     """What else decides the last bits of a sum."""
     sure = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     return [
-        (sys.version, torch.__version__, np.__version__),
+        (sys.version, np.__version__),
+        [getattr(sys.modules.get(name), "__version__", None) for name in _VERSIONED],
         (platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()),
         (str(device), torch.cuda.get_device_name(device) if device.type == "cuda" else ""),
         (str(torch.get_default_dtype()), torch.get_float32_matmul_precision()),
