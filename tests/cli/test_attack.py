@@ -1,6 +1,7 @@
 """`sourdine attack`: a folder that sourdine did not train and two tables, in one command."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +142,34 @@ def test_members_of_another_kind(root: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_labels_that_the_tables_name_otherwise(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Renamed the wrong way round, the target looks as if it had learnt the opposite."""
-    aucs = []
-    for names in ("no,yes", "yes,no"):
-        more = ("--label", "kind", "--labels", names, "--json")
-        assert main(asked(root, "membership", "classifier", *more)) == 0
-        aucs.append(json.loads(capsys.readouterr().out)["attacks"]["loss"]["auc"])
-    assert aucs[0] > 0.6 and aucs[1] < 0.5
+    """The wrong way round, the target would look as if it had learnt the opposite."""
+    more = ("--label", "kind", "--json", "--labels")
+    assert main(asked(root, "membership", "classifier", *more, "no,yes")) == 0
+    assert json.loads(capsys.readouterr().out)["attacks"]["loss"]["auc"] > 0.6
+    assert main(asked(root, "membership", "classifier", *more, "yes,no")) == 2
+    assert "in the order no, yes" in capsys.readouterr().err
+
+
+def test_what_a_newcomer_gets_wrong(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of these ended in a false all-clear, a stack trace, or after the work."""
+    given = asked(root, "membership", "classifier", "--label", "kind")
+    same = list(given)
+    same[same.index("--others") + 1] = same[same.index("--members") + 1]
+    assert main(same) == 2 and "members too" in capsys.readouterr().err
+    assert main([*given, "--device", "nowhere"]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main([*given, "--out", str(tmp_path / "file")]) == 2
+    assert "name another" in capsys.readouterr().err
+    bare = tmp_path / "bare"
+    shutil.copytree(root / "classifier", bare)
+    for path in bare.glob("*token*"):
+        path.unlink()
+    given[2] = str(bare)
+    assert main(given) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_model_of_a_run_folder(
@@ -190,7 +212,7 @@ def test_a_config_file(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         ),
         ("membership", "classifier", ["--label", "kind", "--shadows", "4"], "--base"),
         ("membership", "classifier", ["--label", "kind", "--shadows", "3", "--base", "BASE"], "even"),
-        ("membership", "language", ["--shadows", "4", "--base", "BASE"], "for a classifier"),
+        ("membership", "language", ["--shadows", "4", "--base", "BASE"], "for classifiers"),
         ("membership", "classifier", ["--label", "kind", "--reference", "LM"], "reference does not"),
         ("membership", "language", ["--confidence", "2"], "confidence is 2"),
         ("user", "language", [], "give --user"),

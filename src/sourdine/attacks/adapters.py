@@ -216,9 +216,18 @@ def _loaded(folder: Path, kind: str, device: str | None, absent: str = "") -> tu
             f"the model in {str(folder)!r} lacks {len(missing)} of its weights, which "
             "would stay random; save it with its head."
         )
+    known = getattr(model.config, "vocab_size", None) or 0
+    if len(tokenizer) < known / 2:  # transformers makes one up where there is none
+        raise InputError(
+            f"the tokenizer in {str(folder)!r} knows {len(tokenizer)} tokens, the model {known}: its "
+            "files are missing or belong to another model, and all attacks would fail. Copy them there."
+        )
     tokenizer.padding_side = "right"
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return model.to(where).eval(), tokenizer
+    try:
+        return model.to(where).eval(), tokenizer
+    except (RuntimeError, AssertionError):
+        raise InputError(f"there is no device {where!r} on this machine; cpu always is.") from None
 
 
 def _limit(config: Any, tokenizer: Any) -> int:

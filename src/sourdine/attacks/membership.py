@@ -136,6 +136,12 @@ def attack_membership(
     """
     checks.probability("confidence", confidence)
     pool = [*members, *others]
+    both = {record.texts for record in members} & {record.texts for record in others}
+    if sum(record.texts in both for record in others) > len(others) / 2:
+        raise InputError(
+            "most of the others are members too: the tables are the same, or nearly. Others must be "
+            "records that the target never saw."
+        )
     baseline = blind(members, others, confidence=confidence, seed=seed)
     if reference is not None:
         check_reference(target, reference)

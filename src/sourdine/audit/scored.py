@@ -100,6 +100,8 @@ def write(folder: Path, shown: Sequence[Scored]) -> None:
 def read(folder: Path) -> list[Scored]:
     """The canaries of a run folder."""
     path = folder / FILE
+    if not path.exists() and (folder / "checkpoint.pt").exists():
+        raise InputError(f"the run in {folder} is not finished; go on with --resume, then audit it.")
     if not path.exists():
         raise InputError(
             f"{folder} holds no canaries to audit: train with --audit 1000 (audit=1000), or try an "

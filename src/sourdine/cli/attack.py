@@ -84,6 +84,7 @@ def membership(
     from sourdine.attacks.membership import attack_membership  # noqa: PLC0415 (scipy: only now)
 
     count = checks.whole("shadows", shadows, least=0)
+    _made(out)
     model = _target(target, labels, max_length, device)
     sides = [_records(name, text, label, None, encoding, model) for name in (members, others)]
     found = attack_membership(
@@ -126,10 +127,21 @@ def user(
 
     if user is None:
         raise InputError("give --user, the column that names the person of each record.")
+    _made(out)
     model = _target(target, labels, max_length, device)
     sides = [_records(name, text, label, user, encoding, model) for name in (members, others)]
     known = None if reference is None else _target(reference, labels, max_length, device)
     _show(attack_users(model, *sides, reference=known, confidence=confidence), out, json)
+
+
+def _made(out: Path | None) -> None:
+    """The folder for the result, found out before the work and not after it."""
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out} cannot be made a folder: {error.strerror}; name another.") from None
 
 
 def _target(path: str, labels: str | None, max_length: float | None, device: str | None) -> Any:
@@ -146,6 +158,11 @@ def _target(path: str, labels: str | None, max_length: float | None, device: str
     if names is None:
         return model
     had = getattr(model, "labels", ())
+    if set(names) == set(had) and tuple(names) != tuple(had):
+        raise InputError(
+            f"--labels names {', '.join(names)}, but the model in {path} has them in the order "
+            f"{', '.join(had)}; leave --labels out."
+        )
     if len(names) != len(had) or len(set(names)) != len(names):
         raise InputError(
             f"--labels names {len(names)} classes, but the model in {path} has {len(had)}; name each "
@@ -204,10 +221,15 @@ def _shadows(
 
     if not count and base is None:
         return None
-    if not count or base is None or not isinstance(model, Classifies):
+    if not isinstance(model, Classifies):
         raise InputError(
-            "shadows on the command line are heads on a frozen encoder: give --shadows 16 and --base, "
-            "for a classifier. For others train them in Python (sourdine.attacks.shadows)."
+            "shadows on the command line are for classifiers, but the target is a language model; "
+            "train them in Python (sourdine.attacks.train_shadows)."
+        )
+    if not count or base is None:
+        raise InputError(
+            "shadows on the command line are heads on a frozen encoder: give both --shadows 16 and "
+            "--base. Others are trained in Python (sourdine.attacks.train_shadows)."
         )
     inside = halves(len(pool), count, 0)
     at = places(model, pool)
@@ -217,7 +239,6 @@ def _shadows(
 
 def _show(found: Membership, out: Path | None, json: bool) -> None:
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         written = json_module.dumps(found.to_json(), indent=2, ensure_ascii=False)
         (out / "result.json").write_text(written + "\n", encoding="utf-8")
         pictures(found, out)

@@ -84,5 +84,12 @@ def _claim(folder: Path) -> tuple[float, float, str]:
         return promise["epsilon"], promise["delta"], "the certificate"
     if (folder / "ledger.sqlite").exists():
         ledger = Ledger(folder / "ledger.sqlite")
-        return guarantee(ledger).epsilon, ledger.budget.delta, "the ledger: there is no certificate"
-    raise InputError(f"{folder} holds neither a certificate nor a ledger; name the folder of a run.")
+        return (
+            guarantee(ledger).epsilon,
+            ledger.budget.delta,
+            "the ledger alone: nothing vouches for these files",
+        )
+    raise InputError(
+        f"{folder} holds neither a certificate nor a ledger, so it claims nothing; name the folder of "
+        "a private run."
+    )

@@ -34,7 +34,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
-from sourdine.digits import above
+from sourdine.digits import above, below
 from sourdine.errors import InputError, SourdineError
 
 if TYPE_CHECKING:
@@ -271,7 +271,16 @@ def _say(run: Run, json: bool) -> None:
     if json:
         names = ("epsilon", "epsilon_lower", "delta", "unit", "adjacency")
         found = {} if promise is None else {name: promise[name] for name in names}
-        print_json({"folder": str(run.folder), "private": promise is not None, **found, **run.metrics})
+        audit = {"audit": run.certificate.document["audit"]} if run.certificate else {}
+        print_json(
+            {
+                "folder": str(run.folder),
+                "private": promise is not None,
+                **found,
+                **audit,
+                **run.metrics,
+            }
+        )
         return
     if promise is None:
         print(f"trained WITHOUT privacy: {run.folder} carries no certificate")
@@ -288,7 +297,11 @@ def _say(run: Run, json: bool) -> None:
             )
     print(run.metrics.get("how", ""))
     print(f"the run lies in {run.folder}" + ("" if promise is None else ": report.html is for people"))
-    if promise is not None:
+    if promise is not None and run.certificate is not None:
         print(f"check it: sourdine verify {run.folder}")
+        for line in (
+            run.certificate.document["audit"] if (run.folder / "canaries.json").exists() else ()
+        ):
+            print(f"audit: epsilon >= {below(line['lower_bound'])} by {line['attack']}")
     if run.not_for_release is not None:
         print(f"for your eyes only: {run.not_for_release}")

@@ -21,6 +21,7 @@ import numpy as np
 from sourdine import checks
 from sourdine.audit.scored import Scored
 from sourdine.data.corpus import Corpus
+from sourdine.errors import InputError
 from sourdine.rng import Source
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.processes import Processes
@@ -29,6 +30,7 @@ from sourdine.text.progress import Progress
 
 _WORDS = 12
 _SOUNDS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z")
+_MOST = 100_000  # beyond, a bound only gets weaker
 _FEWEST = 20  # words of a vocabulary that is worth drawing from
 
 
@@ -38,6 +40,8 @@ class Auditing:
     def __init__(self, gradients: int | None, texts: int | None) -> None:
         self.canaries = None if gradients is None else Canaries(checks.whole("audit", gradients))
         self.texts = 0 if texts is None else checks.whole("audit_texts", texts)
+        if self.count > _MOST:
+            raise InputError(f"{self.count:,} canaries are more than an audit has use for: {_MOST:,}.")
         self.decoys: Decoys | None = None
 
     def __str__(self) -> str:

@@ -319,9 +319,9 @@ class Trainer(Learning):
         found.append(str(self._auditing))
         if progress.state.setdefault("began", found) != found:
             raise InputError(
-                "the records, their split, the labels, the model, what trains or the keys in the "
-                "config folder are not what this run began with; go on with those, or name another "
-                "folder. What was reserved stays charged."
+                "the records, their split, the labels, the model, what trains, the canaries or the "
+                "keys in the config folder are not what this run began with; go on with those, or name "
+                "another folder. What was reserved stays charged."
             )
 
     def _accounts(self, ready: Prepared) -> Accounts:
