@@ -525,7 +525,8 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     whole = path.read_bytes()
     state = torch.load(path, weights_only=True)
     place = whole.index(state["model"]["0.weight"].numpy().tobytes())
-    for broken in (whole[: len(whole) // 2], b"", whole[:place] + b"\0" + whole[place + 1 :]):
+    changed = bytes([whole[place] ^ 1])
+    for broken in (whole[: len(whole) // 2], b"", whole[:place] + changed + whole[place + 1 :]):
         path.write_bytes(broken)
         with pytest.raises(InputError, match="is damaged"):
             engine(tmp_path / "run")

@@ -47,6 +47,7 @@ def agreement(
     return digest(
         _ROOM,
         _machine(device),
+        _versions(model),
         settings,
         [str(model), [module.training for module in model.modules()]],
         [(name, x.shape, str(x.dtype), x.requires_grad) for name, x in model.named_parameters()],
@@ -175,12 +176,18 @@ def _classes(model: nn.Module) -> list[type]:
     ]
 
 
+def _versions(model: nn.Module) -> list[object]:
+    """Of the packages that the model's classes come from: what else is loaded decides nothing."""
+    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
+    used = {kind.__module__.partition(".")[0] for kind in kinds}
+    return [(name, sys.modules[name].__version__) for name in _VERSIONED if name in used]
+
+
 def _machine(device: torch.device) -> list[object]:
     """What else decides the last bits of a sum."""
     sure = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     return [
         (sys.version, np.__version__),
-        [getattr(sys.modules.get(name), "__version__", None) for name in _VERSIONED],
         (platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()),
         (str(device), torch.cuda.get_device_name(device) if device.type == "cuda" else ""),
         (str(torch.get_default_dtype()), torch.get_float32_matmul_precision()),
