@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from sourdine.attacks.scores import token_loss
 from sourdine.attacks.target import Floats, Predicts, TokenLogs
 
 _LEAST = 1e-9
@@ -39,7 +40,7 @@ class Perplexity:
 
     def scores(self, target: Predicts, texts: Sequence[str], logs: Sequence[TokenLogs]) -> Floats:
         """The mean log probability of each text."""
-        return np.array([one.log.mean() if len(one.log) else -np.inf for one in logs])
+        return np.array([token_loss(one) for one in logs])
 
 
 @dataclass(frozen=True)

@@ -74,11 +74,10 @@ def _claim(folder: Path) -> tuple[float, float, str]:
 
     if (folder / "certificate.json").exists():
         verdict = verify(folder)
-        wrong = [name for name in verdict.failed if name != "audit"]
-        if wrong or verdict.certificate is None:
+        if not verdict.passed or verdict.certificate is None:
             raise CheckError(
                 f"{folder} is not what was sealed, so an audit of it says nothing; sourdine verify "
-                f"tells more. These checks failed: {', '.join(wrong)}."
+                f"tells more. These checks failed: {', '.join(verdict.failed)}."
             )
         promise = verdict.certificate.document["guarantee"]
         return promise["epsilon"], promise["delta"], "the certificate"

@@ -3,9 +3,9 @@
 Data: every example. Code: this room, the loss, the collation and the model's own classes (those of
 torch, transformers and peft by their versions), each with the functions and constants of its module
 that it names; what lies in other modules is not followed, so whoever changes that starts a new folder.
-Settings, the optimizer and what it is set to, versions,
-threads and device. Where a step cannot be repeated (a GPU without deterministic algorithms, data that
-differ from one look to the next), no two hashes agree.
+Settings, the optimizer and what it is set to, versions, threads and device. Where a step cannot be
+repeated (a GPU without deterministic algorithms, data that differ from one look to the next), no two
+hashes agree.
 """
 
 from __future__ import annotations
@@ -170,17 +170,22 @@ def _names(code: CodeType) -> set[str]:
 
 def _classes(model: nn.Module) -> list[type]:
     """The model's own classes; those of packages that everyone installs are known by their version."""
-    kinds = dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
-    return [
-        kind for kind in kinds if kind.__module__.partition(".")[0] not in (*_VERSIONED, "builtins")
-    ]
+    return [kind for kind in _kinds(model) if _package(kind) not in (*_VERSIONED, "builtins")]
 
 
 def _versions(model: nn.Module) -> list[object]:
     """Of the packages that the model's classes come from: what else is loaded decides nothing."""
-    kinds = {kind for module in model.modules() for kind in type(module).__mro__}
-    used = {kind.__module__.partition(".")[0] for kind in kinds}
+    used = set(map(_package, _kinds(model)))
     return [(name, sys.modules[name].__version__) for name in _VERSIONED if name in used]
+
+
+def _kinds(model: nn.Module) -> dict[type, None]:
+    """All classes that the model's parts are of, each once, in their order."""
+    return dict.fromkeys(kind for module in model.modules() for kind in type(module).__mro__)
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
 
 
 def _machine(device: torch.device) -> list[object]:

@@ -53,11 +53,8 @@ class Lot:
     __slots__ = ("_canaries", "_units", "step")
 
     def __init__(self, step: int, units: Indices, canaries: Indices | None = None) -> None:
-        self.step, self._units, self._canaries = (
-            step,
-            units,
-            units[:0] if canaries is None else canaries,
-        )
+        self.step, self._units = step, units
+        self._canaries = units[:0] if canaries is None else canaries
 
     def __repr__(self) -> str:
         return f"<lot of step {self.step}>"
