@@ -72,10 +72,11 @@ def one(epsilon: str, number: int, asked: dict[str, Any]) -> Any:
         label="label",
         labels=["0", "1"],
         held_out=0.0,
-        epochs=asked["epochs"] if epsilon == "inf" else None,
+        **asked["plain" if epsilon == "inf" else "private"],
         batch_size=asked["batch"],
         device=asked["device"],
     ).fit()
+    run.model.network.to(asked["device"])
     return run.model.scores([row["text"] for row in rows]).double().softmax(1).numpy()
 
 
@@ -124,13 +125,18 @@ def main() -> None:
     parser.add_argument("--epsilons", default="inf,8,1")
     parser.add_argument("--shadows", type=int, default=16)
     parser.add_argument("--records", type=int, default=10**9)
-    parser.add_argument("--epochs", type=float, default=10.0)
+    parser.add_argument("--epochs", type=float, default=10.0, help="without privacy")
+    parser.add_argument("--lot", type=int, default=128, help="without privacy")
+    parser.add_argument("--rate", type=float, default=1e-3, help="without privacy")
+    parser.add_argument("--steps", type=int, default=100, help="with privacy")
     parser.add_argument("--batch", type=int)
     parser.add_argument("--workers", type=int, default=1)
     asked = parser.parse_args()
     if asked.table:
         table(asked)
         return
+    asked.plain = {"epochs": asked.epochs, "lot_size": asked.lot, "learning_rate": asked.rate}
+    asked.private = {"steps": asked.steps}
     Path(asked.out).mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:

@@ -23,6 +23,7 @@ from sourdine.sgd import Engine
 from sourdine.sgd.batches import Units, batches
 from sourdine.text.examples import Collate, Examples
 from sourdine.text.loop import optimizer
+from sourdine.text.machine import repeatable
 from sourdine.text.models import load_encoder
 from sourdine.text.plan import plan, situation_of
 from sourdine.text.strategies import strategy
@@ -35,15 +36,18 @@ def main() -> None:
     parser.add_argument("--model", default=None)
     parser.add_argument("--lot", type=int, default=None)
     parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--tokens", type=float, default=24.0, help="in a text, about; 128 at most")
+    parser.add_argument("--batch", type=int, default=None)
     parser.add_argument("--what", default="lora,bitfit,all")
     asked = parser.parse_args()
     cuda = asked.device == "cuda"
     lot, steps = asked.lot or (2048 if cuda else 64), asked.steps or (20 if cuda else 6)
-    if cuda:
-        torch.set_float32_matmul_precision("high")
     encoder, tokenizer, pooling = load_encoder(asked.model or str(fetch("minilm")))
-    rows = texts(4 * lot, len(tokenizer))
-    print(f"torch {torch.__version__}, {asked.device}, lots of {lot}, {steps} steps after 3 to warm up")
+    rows = texts(4 * lot, len(tokenizer), asked.tokens)
+    print(
+        f"torch {torch.__version__}, {asked.device}, lots of {lot}, {steps} steps after 3 to warm up, "
+        f"{sum(rows.sizes) / len(rows):.0f} tokens a text"
+    )
     for what in asked.what.split(","):
         seconds = {}
         for private in (False, True):
@@ -59,11 +63,13 @@ def main() -> None:
                 ),
                 strategy(what),
             )
+            chosen = chosen.with_(batch_size=asked.batch)
             chosen.strategy.prepare(model)
             model.to(asked.device).eval()
-            seconds[private] = (privately if private else plainly)(
-                model, rows, chosen, lot, steps, Collate(0), cuda
-            )
+            with repeatable(torch.device(asked.device)):
+                seconds[private] = (privately if private else plainly)(
+                    model, rows, chosen, lot, steps, Collate(0), cuda
+                )
         ratio = seconds[True] / seconds[False]
         print(
             f"{what:7} private {1e3 * seconds[True]:8.2f} ms, plain {1e3 * seconds[False]:8.2f} ms for an "
@@ -72,10 +78,11 @@ def main() -> None:
         )
 
 
-def texts(count: int, words: int) -> Examples:
-    """Token ids with lengths as in film reviews of one sentence."""
+def texts(count: int, words: int, tokens: float) -> Examples:
+    """Token ids; with 24 a text, lengths are as in film reviews of one sentence."""
     chance = np.random.default_rng(1)
-    lengths = np.clip(chance.gamma(4.0, 6.0, count).astype(int), 4, 64)
+    drawn = chance.gamma(4.0, tokens / 4, count)
+    lengths = np.clip(drawn, 4, max(64, min(128, 4 * tokens))).astype(int)
     return Examples(
         {
             "input_ids": chance.integers(1000, words, size).tolist(),

@@ -676,3 +676,27 @@ def test_threads_and_shares_count() -> None:
     assert facts([1, 2], rank=0, count=2) != facts([1, 2])
     assert facts([1, 2], rank=0, count=2) == facts([1, 3], rank=0, count=2)
     assert facts([1, 2], rank=1, count=2) != facts([1, 3], rank=1, count=2)
+
+
+def test_after_memory_ran_out_a_killed_run_cuts_its_lots_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory ran out in step 3; the steps are run again where there is enough of it, and cost nothing."""
+    sizes: dict[int, int] = {}
+    short_of_memory = True
+
+    def sums(of: Engine, lot: Any) -> Any:
+        if short_of_memory and lot.step == 3:
+            of.batch_size = 2  # what the engine does when a batch does not fit
+        sizes[lot.step] = of.batch_size
+        return whole(of, lot)
+
+    whole = Engine._sums
+    monkeypatch.setattr(Engine, "_sums", sums)
+    run(engine(tmp_path / "run", **TIGHT), 6)
+    began, short_of_memory = dict(sizes), False
+    first = run(engine(tmp_path / "run", **TIGHT))
+    assert {step: sizes[step] for step in began} == began == {0: 4, 1: 4, 2: 4, 3: 2, 4: 2, 5: 2}
+    assert sizes[19] == 2
+    assert [kind for kind, *_ in ledger(tmp_path / "run")] == ["reserve", "settle"]
+    assert first.epsilon() <= 3

@@ -249,6 +249,7 @@ class Engine(Resuming):
         if self._to_check and len(lot._units):
             self._to_check -= 1
             self.check(lot)
+        self._cut_as_before(lot.step)
         below = self._sums(lot)
         if self.canaries is not None:
             name = next(iter(self._parameters))

@@ -30,7 +30,7 @@ from sourdine.rng import Streams
 from sourdine.sgd.agreement import digest
 from sourdine.sgd.processes import Processes
 
-_MARK = 16  # bytes in `pace` for each step
+_MARK, _HASH = 24, 16  # bytes in `pace` for each step, of which for the optimizer's settings
 
 
 class Folder:
@@ -115,20 +115,29 @@ class Folder:
         if last != self._secret():
             last.unlink(missing_ok=True)
 
-    def pace(self, step: int, mark: bytes) -> bool:
-        """Notes how the optimizer makes this step; False if it made the same step otherwise before.
+    def pace(self, step: int, settings: bytes, batch_size: int) -> bool:
+        """Notes how this step is made; False if the same step was made otherwise before.
 
         Waits for no disk: after a loss of power, steps that are not noted count as made alike.
         """
+        mark = settings[:_HASH] + batch_size.to_bytes(_MARK - _HASH, "big")
         handle = os.open(self.path / "pace", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             before = os.pread(handle, _MARK, step * _MARK)
-            os.pwrite(handle, mark[:_MARK], step * _MARK)
+            os.pwrite(handle, mark, step * _MARK)
         except OSError as error:
             raise _full(self.path / "pace", error) from None
         finally:
             os.close(handle)
-        return before in (mark[:_MARK], b"", bytes(_MARK))
+        return before in (mark, b"", bytes(_MARK))
+
+    def batch_size(self, step: int) -> int:
+        """In physical batches of which size this step was made; 0 if it was not noted."""
+        if not (self.path / "pace").exists():
+            return 0
+        with (self.path / "pace").open("rb") as file:
+            file.seek(step * _MARK)
+            return int.from_bytes(file.read(_MARK)[_HASH:], "big")
 
     def forget(self, step: int) -> None:
         """Drops the notes from this step on: they belong to another key."""

@@ -192,10 +192,15 @@ class Resuming:
         folder = self._folder
         if folder is None:
             return
-        # Batches of another size give sums that differ in their last bits.
-        mark = digest(pace(self.optimizer), self.batch_size)
+        settings, size = digest(pace(self.optimizer)), self.batch_size
         if step < self._reached:
-            self._off_pace |= not self._processes.once(lambda: folder.pace(step, mark))
+            self._off_pace |= not self._processes.once(lambda: folder.pace(step, settings, size))
             self._off_pace &= self.done < self._reached  # the last one: nothing follows from it
         elif self._processes.first:
-            folder.pace(step, mark)
+            folder.pace(step, settings, size)
+
+    def _cut_as_before(self, step: int) -> None:
+        """Batches of another size, after memory ran out, give sums that differ in their last bits."""
+        folder = self._folder
+        if folder is not None and step < self._reached:
+            self.batch_size = self._processes.once(lambda: folder.batch_size(step)) or self.batch_size

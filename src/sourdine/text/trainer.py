@@ -33,10 +33,11 @@ from sourdine.text import loop
 from sourdine.text.accounts import Accounts, accounts, find_labels
 from sourdine.text.auditing import Auditing
 from sourdine.text.learning import Learning
+from sourdine.text.machine import device_of, repeatable
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES, Classifier, load_encoder
 from sourdine.text.plan import Plan, plan, situation_of
-from sourdine.text.prepared import Prepared, default_model, device_of, units_of
+from sourdine.text.prepared import Prepared, default_model, units_of
 from sourdine.text.progress import PROGRESS, Progress
 from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_reference, seal_run, write_plain
 from sourdine.text.strategies import LoRA, Strategy, strategy
@@ -239,14 +240,8 @@ class Trainer(Learning):
 
     def fit(self) -> Run:
         """Trains and returns the run; without output_dir it lies in a temporary folder until saved."""
-        precision = torch.get_float32_matmul_precision()
-        if self._device.type == "cuda":  # norms and sums keep full precision (sgd/clipped.py)
-            torch.set_float32_matmul_precision("high")
-        try:
-            with torch.random.fork_rng(devices=[]):
-                return self._fit() if self.budget is not None else self._fit_plainly()
-        finally:
-            torch.set_float32_matmul_precision(precision)
+        with repeatable(self._device), torch.random.fork_rng(devices=[]):
+            return self._fit() if self.budget is not None else self._fit_plainly()
 
     def _fit(self) -> Run:
         ready, processes = self.prepare(), Processes()

@@ -1,0 +1,53 @@
+"""The machine that a run trains on, and the settings under which it can be repeated there.
+
+A run that was killed goes on from its last checkpoint: the steps since then are run again with the same
+lots and the same noise. They cost nothing only if they are the same to the last bit (sgd/agreement.py).
+A CPU repeats itself; a GPU has to be told to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from sourdine.errors import InputError
+
+
+def device_of(name: str | None) -> torch.device:
+    """A device that is there."""
+    try:
+        found = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError):
+        raise InputError(f"there is no device {name!r} on this machine; cpu always is.") from None
+    return found
+
+
+@contextmanager
+def repeatable(device: torch.device) -> Iterator[None]:
+    """On a GPU: algorithms that repeat themselves, and fast products of matrices.
+
+    Norms and clipped sums keep full precision whatever is set here (sgd/clipped.py). What torch was
+    told before, for the whole process, is put back afterwards.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
+    precision = torch.get_float32_matmul_precision()
+    asked = torch.are_deterministic_algorithms_enabled()
+    mild = torch.is_deterministic_algorithms_warn_only_enabled()
+    filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.set_float32_matmul_precision("high")
+    torch.use_deterministic_algorithms(True)
+    # A help for finding mistakes, at a price: nothing here reads memory before it is written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(asked, warn_only=mild)
+        torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
