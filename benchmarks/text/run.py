@@ -181,7 +181,10 @@ def figure(path: Path) -> None:
                     points = sorted((places[e], statistics.mean(values)) for e, values in cell.items())
                     plot.plot(*zip(*points, strict=True), color=color, marker=marker, label=method)
             plot.set_xticks(list(places.values()), [*(f"{e:g}" for e in budgets), "none"])
-            plot.legend(fontsize=style.SMALL, frameon=False)
+        lines = {x.get_label(): x for plot in page.axes for x in plot.get_lines()}
+        page.legend(
+            lines.values(), lines.keys(), loc="center", bbox_to_anchor=(0.83, 0.28), frameon=False
+        )
         page.savefig(path.with_suffix(".png"), dpi=style.DPI)
 
 
