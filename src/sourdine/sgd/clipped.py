@@ -22,9 +22,12 @@ from torch import Tensor, nn
 
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge, gradients, trained
-from sourdine.sgd.uses import Recent
+from sourdine.sgd.uses import Gradients, Recent
 
 __all__ = ["Clipped", "clipped_sum"]
+
+Factors = Tensor | Mapping[str, Tensor]
+"""Of all parameters together, or by their names."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Clipped:
 
     losses: Tensor
     norms: Tensor
-    factors: Tensor | Mapping[str, Tensor]
+    factors: Factors
 
 
 def clipped_sum(
@@ -57,32 +60,45 @@ def clipped_sum(
     found, values = gradients(
         model, losses, examples=examples, weights=weights, per_unit=per_unit, knowledge=knowledge
     )
-    with torch.no_grad(), _full_precision(values.device):
-        squares: dict[str, Tensor] = {}
-        rounding: Tensor | float = 0.0
-        recent = Recent()
-        for name, grads in found.items():
-            squares[name], more = grads.squares(recent)
-            rounding = rounding + more
-        units = len(values) // per_unit
-        factors, norms = how.factors(squares, rounding, torch.zeros(units, device=values.device))
+    with torch.no_grad(), full_precision(values.device):
+        factors, norms = scaled(found, how, len(values) // per_unit, values.device)
         bad = ~torch.isfinite(norms)
-        some_bad = bool(bad.any())
-        # Last layers first, embeddings last: activations are let go before the large sums are made.
-        for name, parameter in reversed(trained(model).items()):
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            if name in found:
-                if some_bad:
-                    found[name].drop(bad)
-                scale = factors[name] if isinstance(factors, Mapping) else factors
-                found[name].add_sum_(parameter.grad, scale.masked_fill(bad, 0) if some_bad else scale)
-                del found[name]  # frees its activations
+        add_sums_(model, found, factors, bad if bool(bad.any()) else None)
     return Clipped(values, norms, factors)
 
 
+def scaled(
+    found: Mapping[str, Gradients], how: Clip, units: int, device: torch.device
+) -> tuple[Factors, Tensor]:
+    """The scale factors of all contributions, and their norms."""
+    squares: dict[str, Tensor] = {}
+    rounding: Tensor | float = 0.0
+    recent = Recent()
+    for name, grads in found.items():
+        squares[name], more = grads.squares(recent)
+        rounding = rounding + more
+    return how.factors(squares, rounding, torch.zeros(units, device=device))
+
+
+def add_sums_(
+    model: nn.Module, found: dict[str, Gradients], factors: Factors, bad: Tensor | None
+) -> None:
+    """Adds the scaled sum of all contributions but the bad ones to `.grad`, and lets go of them."""
+    # Last layers first, embeddings last: activations are let go before the large sums are made.
+    for name, parameter in reversed(trained(model).items()):
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        if name in found:
+            scale = factors[name] if isinstance(factors, Mapping) else factors
+            if bad is not None:
+                found[name].drop(bad)
+                scale = scale.masked_fill(bad, 0)
+            found[name].add_sum_(parameter.grad, scale)
+            del found[name]  # frees its activations
+
+
 @contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
+def full_precision(device: torch.device) -> Iterator[None]:
     """Norms and sums without TF32 or autocast: the bounds on rounding are those of single precision."""
     asked, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     with torch.autocast(device.type, enabled=False):

@@ -38,12 +38,18 @@ class Knowledge:
     idle: set[Key] = field(default_factory=set)  # calls that no loss depended on
     unseen: set[str] = field(default_factory=set)  # parameters with uses that the tape cannot see
     late: bool = False  # take no gradient early: some layers lead to losses in some batches only
+    moved: bool = False  # in some batch data decided where rows go
     batches: int = 0
+    denied: list[Tensor] | None = None  # while a graph is traced: what must not hold (sgd/graphs.py)
 
-    def due(self, moved: bool) -> bool:
-        """Whether this batch is to be proved in any case."""
-        self.batches += 1
-        return moved or self.batches % 64 == 0 or self.batches & (self.batches - 1) == 0
+    @property
+    def due(self) -> bool:
+        """Whether this batch, after so many, is to be proved in any case."""
+        return self.batches % 64 == 0 or self.batches & (self.batches - 1) == 0
+
+
+class NotProved(Exception):
+    """A graph cannot be traced: something in it has to be proved for every batch."""
 
 
 def trained(model: nn.Module) -> dict[str, Tensor]:
@@ -73,7 +79,7 @@ def gradients(
     refuted: set[Key] = set()
     while True:
         tape = Tape(names, examples, knowledge.choices)
-        tape.tried, tape.refuted = tried, refuted
+        tape.tried, tape.refuted, tape.denied = tried, refuted, knowledge.denied
         if refuted:  # is it data, or the same for all examples? Followed only when that is the question
             tape.constants = {id(x): x for x in _owned(model)}
         try:
@@ -109,7 +115,15 @@ def _backward(
     if not len(values):
         raise InputError("there are no examples in this batch; leave it out.")
     settled = knowledge.choices.keys() | knowledge.idle
-    new = knowledge.due(tape.moved) or any(record.key not in settled for record in tape.records)
+    unsettled = any(record.key not in settled for record in tape.records)
+    if knowledge.denied is None:
+        knowledge.batches += 1
+        knowledge.moved |= tape.moved
+        new = unsettled or tape.moved or knowledge.due
+    elif unsettled or tape.moved or knowledge.unseen:
+        raise NotProved("not all that the model does with its parameters could be proved beforehand")
+    else:
+        new = False
     proved = [x for x in tape.records if x.key in knowledge.choices]  # an idle call may wake up
     early = [] if new or knowledge.late else [x for x in proved if x.early]
     small = {id(record): _Early(record) for record in early}

@@ -86,6 +86,7 @@ class Tape(TorchFunctionMode):
         self.chosen: dict[int, tuple[Tensor, Tensor, int | None]] = {}  # lookups among the made
         self.turned: dict[int, Tensor] = {}  # transposes of parameters, by what they transpose
         self.moved = False  # whether rows were chosen or reordered by the data
+        self.denied: list[Tensor] | None = None  # while a graph is traced: what must not hold in it
         self._calls: Counter[Key] = Counter()
 
     def __torch_function__(
@@ -126,6 +127,13 @@ class Tape(TorchFunctionMode):
         if id(x) in self.made:
             self._versions.setdefault(id(x), x._version)
         return x.detach()
+
+    def holds(self, something: Tensor) -> bool:
+        """Whether something is so in the data; a graph takes it for untrue and says if it was not."""
+        if self.denied is None:
+            return bool(something)
+        self.denied.append(something)
+        return False
 
     def forget(self) -> None:
         """Lets go of the graph: records know the tape, and Python would keep both for a while."""
@@ -244,7 +252,8 @@ def _moves(tape: Tape, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         return True
     first = rest[0][0] if isinstance(rest[0], tuple) and rest[0] else rest[0]
     if isinstance(first, Tensor) and first.dtype == torch.int64 and first.dim() == 1:
-        return not torch.equal(first, torch.arange(len(moved), device=first.device))
+        order = torch.arange(len(moved), device=first.device)
+        return first.shape != order.shape or tape.holds((first != order).any())
     return not (isinstance(first, slice) and first == slice(None))
 
 

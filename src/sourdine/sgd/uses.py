@@ -106,8 +106,9 @@ class Recent:
 
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors, both alive, are the same stretch of memory seen in the same way."""
-    place, shape = a.data_ptr() == b.data_ptr(), a.shape == b.shape
-    return place and shape and a.stride() == b.stride() and a.dtype == b.dtype
+    memory = a.untyped_storage()._cdata == b.untyped_storage()._cdata  # also while a graph is traced
+    seen = [(x.storage_offset(), x.shape, x.stride(), x.dtype) for x in (a, b)]
+    return memory and seen[0] == seen[1]
 
 
 class Gradients:
