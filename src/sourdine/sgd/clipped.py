@@ -36,7 +36,8 @@ class Clipped:
 
     losses: Tensor
     norms: Tensor
-    factors: Factors
+    factors: Factors | None
+    """None where a graph kept them to itself."""
 
 
 def clipped_sum(

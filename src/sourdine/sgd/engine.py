@@ -15,6 +15,7 @@ returns nothing, and nothing of it is kept.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,11 +33,12 @@ from sourdine.sgd.batches import Batch, Collate, Dataset, Units, batches, move
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge, adjacency, poisson
 from sourdine.sgd.check import Loss, compare, refuse
-from sourdine.sgd.clipped import clipped_sum
+from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Clip, Flat
 from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.gradients import Knowledge, trained
+from sourdine.sgd.graphs import Graphs
 from sourdine.sgd.noise import add_noise_, normal, round_
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.resuming import Resuming
@@ -76,6 +78,8 @@ class Engine(Resuming):
     folder: where checkpoints go, every save_every steps; an unfinished run found there goes on. Make a
     learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
     canaries: further units, made for an audit (sgd/canaries.py); they count among the records.
+    compiled: batches are made by graphs of torch's compiler (sgd/graphs.py) where the model allows it:
+    faster by the step, but each new shape of a batch takes a minute or so at first.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class Engine(Resuming):
         save_every: int = 50,
         label: str = "training",
         canaries: Canaries | None = None,
+        compiled: bool = False,
     ) -> None:
         refuse(model)
         self.model, self.optimizer, self.loss = model, optimizer, loss
@@ -118,9 +123,9 @@ class Engine(Resuming):
         self._count = len(self._units) + (0 if canaries is None else canaries.count)
         self._processes = budget.processes if isinstance(budget, Charge) else Processes()
         self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
+        self.graphs = Graphs(model, loss, self.clip, most_per_user) if compiled else None
         self._open: Lot | None = None
         self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
-        self._over = False
 
         unit = "example" if users is None else "user"
         if isinstance(budget, Charge):
@@ -159,7 +164,7 @@ class Engine(Resuming):
         if canaries is not None:
             canaries.forget()
         self._folder: Folder | None = None
-        self._reached, self._off_pace = 0, False
+        self._reached, self._off_pace, self._over = 0, False, False
         if self.charge.folder is not None:
             self._facts = agreement(
                 model,
@@ -168,6 +173,8 @@ class Engine(Resuming):
                 settings=(
                     *(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
                     None if canaries is None else (canaries.count, canaries.scale),
+                    # The compiler chooses kernels for a GPU by their speed, so by chance.
+                    os.urandom(32) if compiled and self._device.type == "cuda" else compiled,
                 ),
                 calls=(loss, collate),
                 rank=self._processes.rank,
@@ -323,6 +330,8 @@ class Engine(Resuming):
         drawn but the lot, so the guarantee is the same.
         """
         while True:
+            if self.graphs is not None:
+                self.graphs.made.clear()
             for parameter in self._parameters.values():
                 parameter.grad = None
             below = torch.zeros((), device=self._device)
@@ -350,22 +359,31 @@ class Engine(Resuming):
         cuda = self._device.type == "cuda"
         state = torch.cuda.get_rng_state(self._device) if cuda else torch.get_rng_state()
 
-        def losses() -> Tensor:  # a forward pass that has to be made twice drops the same
+        def reseed() -> None:  # a forward pass that has to be made twice drops the same
             if cuda:
                 torch.cuda.set_rng_state(state, self._device)
             else:
                 torch.set_rng_state(state)
+
+        def losses() -> Tensor:
+            reseed()
             return self.loss(self.model, batch.data)
 
-        result = clipped_sum(
-            self.model,
-            losses,
-            self.clip,
-            examples=batch.units * most,
-            weights=None if batch.full else batch.weights,
-            per_unit=most,
-            knowledge=self._knowledge,
-        )
+        def eagerly() -> Clipped:
+            return clipped_sum(
+                self.model,
+                losses,
+                self.clip,
+                examples=batch.units * most,
+                weights=None if batch.full else batch.weights,
+                per_unit=most,
+                knowledge=self._knowledge,
+            )
+
+        if self.graphs is None:
+            result = eagerly()
+        else:
+            result = self.graphs.add(batch, self._knowledge, eagerly, reseed)
         there = batch.weights.view(-1, most).amax(1) > 0
         return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 

@@ -1,0 +1,263 @@
+"""A graph of a batch does what the eager code does, or is not used.
+
+Graphs are run here as they were traced; one test takes torch's compiler, which needs a while.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stopping import TIGHT, engine, ledger, weights
+from test_parity import TOLERANCE, clipped, each, error, losses_of, median, rows
+from test_resume import run
+from torch import nn
+from zoo import ZOO, Case, torch
+
+from sourdine.errors import CheckError
+from sourdine.sgd import Adaptive, Engine, clipped_sum
+from sourdine.sgd import graphs as room
+from sourdine.sgd.batches import Batch
+from sourdine.sgd.clipping import Clip, Flat
+from sourdine.sgd.gradients import Knowledge
+from sourdine.sgd.graphs import Graphs, Program
+
+# The same models in other shapes are left to tests/sgd/test_parity.py.
+KINDS = [case for case in ZOO if not case.name.rpartition("-")[2].replace("x", "").isdigit()]
+# What has no graph, and why: the eager code stays in charge.
+LEFT = {
+    "looks at values": ("opt", "bart", "marian", "deberta-v2"),
+    "keeps tensors beside its parameters": (
+        *("prompt-tuning", "p-tuning-mlp", "p-tuning-lstm"),
+        *("prefix-gpt2", "prefix-gpt2-projection", "prefix-bert"),
+    ),
+    "has to be proved for every batch": (
+        *("bert-spans", "xlnet", "t5-gated-untied", "lstm-projection", "lstm-trained-first-state"),
+        *("lora-bert-from-zero", "lora-gpt2-from-zero", "gru-trained-first-state"),
+        *("one-example-at-a-time", "conv1d-one-example-at-a-time", "attention-bias-of-keys"),
+        *("bare-through-a-function", "bare-normed", "losses-one-forward-each"),
+    ),
+}
+
+
+def as_traced(program: Program) -> Program:
+    return program
+
+
+class Made:
+    """A model with its graphs and an eager twin for one loss."""
+
+    def __init__(self, model: Any, loss: Any, clip: float | Clip = 1.0) -> None:
+        self.model, self.loss, self.clip = model, loss, clip
+        self.knowledge = Knowledge()
+        how = clip if isinstance(clip, Clip) else Flat(clip)
+        self.graphs = Graphs(model, loss, how, compiler=as_traced)
+
+    def sums(self, data: Any, weights: Any = None) -> Any:
+        """The sum of one batch, in one vector; dropout draws from one seed."""
+        count = len(next(iter(data.values())))
+        batch = Batch(data, torch.ones(count) if weights is None else weights, count, weights is None)
+        self.model.zero_grad()
+        with torch.random.fork_rng(devices=[]):
+            self.graphs.add(batch, self.knowledge, lambda: self.eagerly(batch), seed)
+        return torch.cat([x.grad.flatten() for x in self.model.parameters() if x.requires_grad])
+
+    def eagerly(self, batch: Batch) -> Any:
+        seed()
+        return clipped_sum(
+            self.model,
+            lambda: self.loss(self.model, batch.data),
+            self.clip,
+            examples=len(batch.weights),
+            weights=batch.weights,
+            knowledge=self.knowledge,
+        )
+
+    def wanted(self, data: Any) -> Any:
+        self.model.zero_grad()
+        with torch.random.fork_rng(devices=[]):
+            seed()
+            clipped_sum(self.model, lambda: self.loss(self.model, data), self.clip)
+        return torch.cat([x.grad.flatten() for x in self.model.parameters() if x.requires_grad])
+
+
+def seed() -> None:
+    torch.manual_seed(7)
+
+
+@each(KINDS)
+def test_the_sums_of_a_graph_are_those_of_brute_force(case: Case) -> None:
+    model, batch, loss = case.make()
+    wanted = rows(model, losses_of(case, model, loss, batch)())
+    clip = median(wanted.norm(dim=1))
+    made = Made(model, loss, clip)
+    with case.silence():
+        made.sums(batch)
+        made.sums(batch)
+    assert error(model, clipped(wanted, clip)) <= TOLERANCE
+    left = any(case.name in names for names in LEFT.values())
+    assert made.graphs.made == [not left] * 2, made.graphs.reasons
+
+
+class Net(nn.Module):
+    """Embedding, a layer, dropout, and settings that are no tensors."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(30, 8), nn.Linear(8, 3)
+        self.dropout, self.pace, self.seen = nn.Dropout(dropout), 1.0, None
+        self.order: Any = None
+
+    def forward(self, ids: Any) -> Any:
+        hidden = torch.tanh(self.words(ids).mean(1) * self.pace)
+        self.seen = hidden.detach()  # some models keep what they saw
+        return self.out(self.dropout(hidden))
+
+
+def net(dropout: float = 0.0) -> Net:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return Net(dropout)
+
+
+def data(start: int = 0) -> dict[str, Any]:
+    ids = (torch.arange(20).view(4, 5) * 7 + start) % 30
+    return {"ids": ids, "y": torch.tensor([0, 1, 2, 1]), "order": torch.arange(4)}
+
+
+def loss(model: Any, batch: Any) -> Any:
+    return nn.functional.cross_entropy(model(batch["ids"]), batch["y"], reduction="none")
+
+
+def test_dropout_drops_the_same() -> None:
+    made = Made(net(0.5), loss, 0.1)
+    for start in range(3):
+        torch.testing.assert_close(made.sums(data(start)), made.wanted(data(start)))
+    assert made.graphs.made == [True] * 3
+
+
+def test_a_padding_example_adds_nothing() -> None:
+    made = Made(net(), loss, 0.1)
+    alone = made.wanted({name: x[:3] for name, x in data().items()})
+    padded = made.sums(data(), torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    torch.testing.assert_close(padded, alone)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = net()
+    before = {name: id(x) for name, x in model.named_parameters()}
+    Made(model, loss).sums(data())
+    assert {name: id(x) for name, x in model.named_parameters()} == before
+    assert torch.isfinite(model.seen + 1).all()  # it has values: nothing of the tracing is left
+
+
+def test_gradients_that_are_not_finite_are_left_to_the_eager_code() -> None:
+    def broken(model: Any, batch: Any) -> Any:
+        return loss(model, batch) * batch["scale"]
+
+    made = Made(net(), broken, 0.1)
+    scale = torch.ones(4)
+    made.sums({**data(), "scale": scale})
+    scale = torch.tensor([1.0, float("inf"), 1.0, 1.0])
+    found = made.sums({**data(), "scale": scale})
+    assert made.graphs.made == [True, False]
+    assert torch.isfinite(found).all()
+    torch.testing.assert_close(found, made.wanted({**data(), "scale": scale}))
+
+
+def test_rows_that_begin_to_move_are_left_to_the_eager_code() -> None:
+    def moving(model: Any, batch: Any) -> Any:
+        scores = model(batch["ids"])[batch["order"]]
+        return nn.functional.cross_entropy(scores, batch["y"], reduction="none")
+
+    made = Made(net(), moving, 0.1)
+    for _ in range(2):
+        made.sums(data())
+    with pytest.raises(CheckError, match="rows reordered"):  # its proof
+        made.sums({**data(), "order": torch.tensor([1, 0, 3, 2])})
+    assert made.graphs.made == [True, True, False]
+
+
+def test_a_model_whose_settings_change_gets_a_new_graph() -> None:
+    made = Made(net(), loss, 0.1)
+    made.sums(data())
+    made.model.pace = 3.0
+    found = made.sums(data())  # the second batch: proved, and held against the eager code
+    torch.testing.assert_close(found, made.wanted(data()))
+    assert made.graphs.made == [True, True]
+
+
+def test_a_frozen_layer_and_another_mode_are_another_graph() -> None:
+    made = Made(net(0.5), loss, 0.1)
+    made.sums(data())
+    made.model.eval()
+    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    made.model.words.weight.requires_grad_(False)
+    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert len(made.graphs._programs) == 3
+
+
+def test_what_has_no_graph_is_named() -> None:
+    def curious(model: Any, batch: Any) -> Any:
+        return loss(model, batch) * (2.0 if float(batch["ids"].sum()) > 1 else 1.0)
+
+    made = Made(net(), curious)
+    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert "data-dependent" in next(iter(made.graphs.reasons.values()))
+    moving = Made(net(), loss, Adaptive(0.1))
+    moving.sums(data())
+    assert list(moving.graphs.reasons.values()) == ["the clip moves with every step"]
+
+
+def test_a_wrong_graph_is_found() -> None:
+    """The comparison at each proof can fail."""
+    made = Made(net(), loss, 0.1)
+    made.graphs._trace = lambda *_: lambda *given: ([], torch.ones(4), None, torch.tensor(True))  # type: ignore[method-assign, assignment, return-value]
+    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert list(made.graphs.reasons.values()) == ["the graph does not do what the model does"]
+
+
+# In the engine
+
+
+@pytest.fixture
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "compiled", as_traced)
+
+
+def started(**settings: Any) -> Callable[..., Engine]:
+    def start(folder: Path | None, **more: Any) -> Engine:
+        return engine(folder, compiled=True, **TIGHT, **settings, **more)
+
+    return start
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_a_run_by_graphs_goes_on_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at step 10 of 20, a checkpoint at 7: other batches are proved, the weights are the same."""
+    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
+    start = started()
+    run(start(tmp_path / "run"), 10)
+    for name in ("run", "home"):
+        shutil.copytree(tmp_path / name, tmp_path / "whole" / name)
+    killed = run(start(tmp_path / "run"), 15)
+    assert killed.graphs is not None
+    assert all(killed.graphs.made)
+    killed = run(start(tmp_path / "run"))
+    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "whole" / "home"))
+    whole = run(start(tmp_path / "whole" / "run"))
+    assert weights(killed.model) == weights(whole.model)
+    assert [kind for kind, *_ in ledger(tmp_path / "run")] == ["reserve", "settle"]
+
+
+def test_the_compiler_keeps_the_sums(tmp_path: Path) -> None:
+    model = net()
+    how = Made(model, loss, 0.1)
+    how.graphs = Graphs(model, loss, Flat(0.1))
+    for start in range(2):
+        found = how.sums(data(start))
+        assert float((found - how.wanted(data(start))).norm() / found.norm()) <= TOLERANCE
+    assert how.graphs.made == [True, True]
