@@ -134,6 +134,39 @@ class OursSecure(Ours):
         self.divide()
 
 
+class Compiled(NonPrivate):
+    def prepare(self) -> None:
+        self.losses = torch.compile(self.losses, dynamic=False)
+
+
+class OursCompiled(OursSecure):
+    """The same by one compiled graph."""
+
+    def prepare(self) -> None:
+        from sourdine.sgd.batches import Batch
+        from sourdine.sgd.clipping import Flat
+        from sourdine.sgd.graphs import Graphs
+
+        super().prepare()
+        ones = torch.ones(self.lot_size, device=self.labels.device)
+        self.whole = Batch((self.inputs, self.labels), ones, self.lot_size, True)
+        self.graphs = Graphs(self.model, self.loss, Flat(self.clip))
+
+    def loss(self, model: nn.Module, data: tuple[Batch, torch.Tensor]) -> torch.Tensor:
+        inputs, labels = data
+        with self.precision():
+            return losses(model(**inputs), labels)
+
+    def eagerly(self) -> object:
+        return self.clipped_sum(self.model, self.losses, self.clip, knowledge=self.knowledge)
+
+    def step(self) -> None:
+        self.graphs.add(self.whole, self.knowledge, self.eagerly, lambda: None)
+        if not all(self.graphs.made):
+            raise RuntimeError(f"no graph: {next(iter(self.graphs.reasons.values()), 'not proved')}")
+        self.finish()
+
+
 class Opacus(Engine):
     """Opacus as its users call it; the lot is the fixed batch."""
 
@@ -211,7 +244,9 @@ class Vmap(Engine):
 
 ENGINES: dict[str, tuple[str, type[Engine]]] = {
     "plain": ("non-private, eager", NonPrivate),
+    "compiled": ("non-private, torch.compile", Compiled),
     "ours": ("sourdine, secure noise", OursSecure),
+    "ours-compiled": ("sourdine, compiled, secure noise", OursCompiled),
     "ours-torch": ("sourdine, torch's noise", Ours),
     "opacus": ("Opacus hooks", Opacus),
     "ghost": ("Opacus ghost", OpacusGhost),
@@ -325,7 +360,7 @@ def compare(name: str, engines: list[str], rounds: int, device: str) -> dict[str
     rows: dict[str, dict[str, object]] = {engine: {} for engine in engines}
     alive: dict[str, Engine] = {}
     for engine in engines:
-        if engine != "plain":
+        if engine not in ("plain", "compiled"):
             rows[engine]["error"], problem = attempt(lambda engine=engine: bench.error(engine))
             if problem:
                 rows[engine]["failed"] = problem
