@@ -127,6 +127,11 @@ def test_a_language_model(root: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert found["verdict"] == "not told apart" and found["unit"] == "record"
 
 
+def test_a_language_model_knows_no_labels(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(asked(root, "membership", "language", "--label", "kind")) == 2
+    assert "leave --label out" in capsys.readouterr().err
+
+
 def test_persons(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(asked(root, "user", "language", "--user", "author", "--json")) == 0
     found = json.loads(capsys.readouterr().out)

@@ -44,7 +44,10 @@ Reference = Annotated[
 TargetLabels = Annotated[
     str | None, typer.Option("--labels", help="The target's classes in order, if tables differ.")
 ]
-MaxLength = Annotated[float | None, typer.Option("--max-length", help="Tokens of a text; all it can.")]
+MaxLength = Annotated[
+    float | None,
+    typer.Option("--max-length", metavar="NUMBER", help="Tokens of a text; all it can."),
+]
 Confidence = Annotated[float, typer.Option("--confidence", help="Of every interval.")]
 Out = Annotated[
     Path | None, typer.Option("--out", help="A folder for result.json, roc.png and densities.png.")
@@ -60,7 +63,10 @@ def membership(
     label: Label = None,
     reference: Reference = None,
     shadows: Annotated[
-        float, typer.Option("--shadows", help="Shadow heads on --base, for LiRA and RMIA; 16 do.")
+        float,
+        typer.Option(
+            "--shadows", metavar="NUMBER", help="Shadow heads on --base, for LiRA and RMIA; 16 do."
+        ),
     ] = 0,
     base: Annotated[
         str | None, typer.Option("--base", help="The encoder from which a classifier was made.")
@@ -195,10 +201,12 @@ def _records(
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
 
     labelled = isinstance(model, Classifies)
+    if label is not None and not labelled:
+        raise InputError("the target is a language model, which knows no labels; leave --label out.")
     corpus = read_corpus(
         source,
         text=text,
-        label=label if labelled else None,
+        label=label,
         user=user,
         encoding=encoding,
         labelled=labelled,
@@ -309,6 +317,7 @@ def pictures(found: Membership, folder: Path) -> None:
         confidence=first.confidence,
         trusted=FEWEST / len(first.others),
         finding=_finding(found),
+        things="persons" if found.unit == "user" else "records",
         caption=f"Blind baseline: AUC {found.blind.auc:.3f}.",
     )
     with style.house():

@@ -66,6 +66,7 @@ class Leakage:
     trusted: float
     finding: str
     caption: str = ""
+    things: str = "records"
 
     def __post_init__(self) -> None:
         if self.best not in self.curves:
@@ -124,7 +125,9 @@ def densities(found: Leakage) -> Figure:
         raise InputError("there is nothing to draw: every attack gives all records one score.")
     columns = 1 if len(shown) == 1 else 2 if len(shown) <= 4 else 3
     rows = math.ceil(len(shown) / columns)
-    caption = f"{_caption(found)} Scores of all records of a side, smoothed; high speaks for a member."
+    caption = (
+        f"{_caption(found)} Scores of all {found.things} of a side, smoothed; high speaks for a member."
+    )
     figure = style.canvas(found.finding, caption, taller=max(0.0, 2.1 * (rows - 2)), headed=True)
     figure.subplots_adjust(wspace=0.18, hspace=0.5)
     for place, name in enumerate(shown, 1):
@@ -167,4 +170,5 @@ def _key(plot: Axes, ends: Sequence[tuple[float, str, str, str]]) -> None:
 
 
 def _caption(found: Leakage) -> str:
-    return f"{found.members:,} members, {found.others:,} others. {found.caption}".strip()
+    counted = "" if found.things == "records" else f" ({found.things})"
+    return f"{found.members:,} members, {found.others:,} others{counted}. {found.caption}".strip()
