@@ -24,6 +24,7 @@ from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge
 from sourdine.sgd.graphs import Graphs, Program
+from sourdine.sgd.uses import any_order, summed
 
 # The same models in other shapes are left to tests/sgd/test_parity.py.
 KINDS = [case for case in ZOO if not case.name.rpartition("-")[2].replace("x", "").isdigit()]
@@ -130,6 +131,36 @@ def data(start: int = 0) -> dict[str, Any]:
 
 def loss(model: Any, batch: Any) -> Any:
     return nn.functional.cross_entropy(model(batch["ids"]), batch["y"], reduction="none")
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_one_example_stays_within_the_clip(half: bool) -> None:
+    """Its own contribution, all others padding; in half precision too, where scaling rounds."""
+
+    def cast(model: Any, batch: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return loss(model, batch).float()
+
+    clip = 1e-3
+    made = Made(net(), cast, clip)
+    for one in torch.eye(4):
+        norm = float(made.sums(data(), one).double().norm())
+        assert 0.98 * clip < norm <= clip
+    assert made.graphs.made == [True] * 4
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 4097, 100_000])
+def test_sums_in_any_order_are_rounded_upwards(count: int) -> None:
+    """Equal terms, added one by one in single precision, would be off by more."""
+    terms = torch.full((2, count), 0.1, dtype=torch.float32)
+    exact = terms.double().sum(1)
+    with any_order():
+        found = summed(terms).double()
+    assert (found >= exact).all() and (found <= exact * (1 + 2.0**-16)).all()
+    signs = terms * (torch.arange(count) % 2 * 2 - 1)
+    with any_order():
+        found = summed(signs).double()
+    assert (found >= signs.double().sum(1)).all()
 
 
 def test_dropout_drops_the_same() -> None:
@@ -253,11 +284,13 @@ def test_a_run_by_graphs_goes_on_bit_by_bit(tmp_path: Path, monkeypatch: pytest.
     assert [kind for kind, *_ in ledger(tmp_path / "run")] == ["reserve", "settle"]
 
 
-def test_the_compiler_keeps_the_sums(tmp_path: Path) -> None:
-    model = net()
-    how = Made(model, loss, 0.1)
-    how.graphs = Graphs(model, loss, Flat(0.1))
+def test_the_compiler_keeps_the_sums_and_the_clip() -> None:
+    model, clip = net(), 1e-3
+    how = Made(model, loss, clip)
+    how.graphs = Graphs(model, loss, Flat(clip))
     for start in range(2):
         found = how.sums(data(start))
         assert float((found - how.wanted(data(start))).norm() / found.norm()) <= TOLERANCE
-    assert how.graphs.made == [True, True]
+    for one in torch.eye(4):
+        assert float(how.sums(data(), one).double().norm()) <= clip
+    assert all(how.graphs.made)

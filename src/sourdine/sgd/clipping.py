@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from sourdine import checks
 from sourdine.errors import InputError
+from sourdine.sgd.uses import summed
 
 # Roots, quotients and the scaling itself round too, each by 2^-24 at most; this covers them all.
 _MARGIN = 1 - 2.0**-20
@@ -41,7 +42,7 @@ class Clip(ABC):
 
 def whole_norms(squares: Mapping[str, Tensor], rounding: Tensor | float, none: Tensor) -> Tensor:
     """Norms over all parameters, rounded upwards."""
-    total = torch.stack(list(squares.values())).sum(0) if squares else none
+    total = summed(torch.stack(list(squares.values()), 1)) if squares else none
     return total.sqrt() + torch.as_tensor(rounding, device=none.device).sqrt()
 
 

@@ -11,6 +11,9 @@ whether it may be used, and if not the batch is made again eagerly. Proofs that 
 eager code on the same batch: a model that was changed since, by a setting that is no tensor, gets a new
 graph.
 
+Rounding: a compiler may add up in any order, so norms are summed in a way for which none does harm
+(`any_order` in sgd/uses.py), and it is told to keep the roundings to half precision.
+
 Which batches are proved depends on how often a run was stopped. So that a step can be repeated bit by
 bit, what is added up never comes from a proof: it comes from the graph, or, for shapes that have none,
 from the eager code.
@@ -32,6 +35,7 @@ from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipped import Clipped, add_sums_, full_precision, scaled
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.gradients import Knowledge, NotProved, gradients, trained
+from sourdine.sgd.uses import any_order
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Answer = tuple[list[Tensor | None], Tensor, Tensor, Tensor]
@@ -42,7 +46,9 @@ _TOLERANCE = {False: 1e-4, True: 0.05}  # of a norm; where something is in half 
 
 def compiled(program: Program) -> Program:
     """The same by torch's compiler, for these very shapes."""
-    quick: Program = torch.compile(program, fullgraph=True, dynamic=False)
+    # What is rounded to half precision stays so: norms must be those of the values that are added up.
+    exact: dict[str, Any] = {"emulate_precision_casts": True}
+    quick: Program = torch.compile(program, fullgraph=True, dynamic=False, options=exact)
 
     def run(*given: Any) -> Answer:
         with warnings.catch_warnings():
@@ -181,7 +187,7 @@ class Graphs:
             per_unit=self.per_unit,
             knowledge=knowledge,
         )
-        with torch.no_grad():
+        with torch.no_grad(), any_order():
             factors, norms = scaled(found, self.clip, len(values) // self.per_unit, values.device)
             add_sums_(self.model, found, factors, None)
             usable = torch.isfinite(norms).all()

@@ -15,10 +15,13 @@ example contribute more than the clip. <Outer, Outer'> = sum_ts <left_t, left'_s
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Rounding of inner products and of sums of them in single precision, as a share of the sum of absolute
 # values: 2^-22, and 2^-24 more for every 1024 features. The worst that was measured, all of them equal,
@@ -33,6 +36,18 @@ _HALF = (torch.bfloat16, torch.float16)
 _SCALED = {torch.bfloat16: 2.0**-8}
 _STRETCH = 256
 _MANY = 4096
+_ANY_ORDER = ContextVar("any order", default=False)
+_LEVEL = 2.0**-21  # of a level of sums by eights: 7 additions, each off by 2^-24 at most
+
+
+@contextmanager
+def any_order() -> Iterator[None]:
+    """While a graph is traced: its compiler may add terms up one after the other, or as it likes."""
+    token = _ANY_ORDER.set(True)
+    try:
+        yield
+    finally:
+        _ANY_ORDER.reset(token)
 
 
 @dataclass
@@ -173,10 +188,10 @@ class Gradients:
         if lookup is not None and self.formed is not None:
             whole = self.formed.view(len(self.formed), self.shape[0], -1)
             rows = whole.gather(1, lookup.ids[..., None].expand(lookup.right.shape))
-            total = plus(total, 2 * (rows * lookup.right).sum((1, 2)))
+            total = plus(total, 2 * summed(rows * lookup.right))
             if outer is not None:
                 across = torch.bmm(wide(outer.left), whole) * wide(outer.right)
-                total = plus(total, 2 * across.sum((1, 2)))
+                total = plus(total, 2 * summed(across))
         if total is None:
             raise RuntimeError("a parameter without a use has no norm")
         if length is not None:
@@ -236,12 +251,34 @@ def square(x: Tensor) -> Tensor:
     By short stretches: torch's kernel for the CPU adds one by one, and loses 1e-3 of 10^7 numbers.
     """
     flat = x.flatten(1)
+    if _ANY_ORDER.get():
+        return summed(flat.square())
     whole = 0 if flat.is_cuda else flat.shape[1] // _STRETCH * _STRETCH
     total: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
     if whole:
         stretches = flat[:, :whole].unflatten(1, (-1, _STRETCH))
         total += torch.linalg.vector_norm(stretches, dim=2).square().sum(1)
     return total
+
+
+def summed(terms: Tensor) -> Tensor:
+    """Sums of the terms of each row, rounded upwards where a compiler may take them in any order.
+
+    Terms are then added up by eights, and the eights by eights, so that none goes through many
+    additions whatever the order; what these can be off by is added.
+    """
+    flat = terms.flatten(1)
+    if not _ANY_ORDER.get():
+        return flat.sum(1)
+    total, sizes, levels = flat, flat.abs(), 0
+    while total.shape[1] > 1:
+        total, sizes, levels = _by_eights(total), _by_eights(sizes), levels + 1
+    return (total + levels * _LEVEL * sizes)[:, 0]
+
+
+def _by_eights(x: Tensor) -> Tensor:
+    padded: Tensor = nn.functional.pad(x, (0, -x.shape[1] % 8))
+    return padded.unflatten(1, (8, -1)).sum(1)
 
 
 def plus(total: Tensor | None, more: Tensor) -> Tensor:
@@ -273,7 +310,7 @@ def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor]:
     else:
         lefts, rights = recent.products(use.left), use.right_products(recent)
         left, right = lefts.diagonal(dim1=1, dim2=2), rights.diagonal(dim1=1, dim2=2)
-        norm = (lefts * rights).flatten(1).sum(1)  # torch's sum is exact enough, its matrix product not
+        norm = summed(lefts * rights)  # torch's sum is exact enough, its matrix product not
     lengths = left.clamp_min(m * _LOST).sqrt() * right.clamp_min(n * _LOST).sqrt()
     return norm, lengths.sum(1)
 
@@ -295,4 +332,4 @@ def _tied(outer: Outer, lookup: Lookup) -> Tensor:
     """<outer, lookup> = sum_ts left[s, ids[t]] <right_s, right'_t>: an embedding tied to a head."""
     size = (-1, outer.left.shape[1], -1)
     chosen = outer.left.gather(2, lookup.ids[:, None, :].expand(size))
-    return (wide(chosen) * products(wide(outer.right), lookup.right)).sum((1, 2))
+    return summed(wide(chosen) * products(wide(outer.right), lookup.right))
