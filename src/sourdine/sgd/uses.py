@@ -278,7 +278,7 @@ def summed(terms: Tensor) -> Tensor:
 
 def _by_eights(x: Tensor) -> Tensor:
     padded: Tensor = nn.functional.pad(x, (0, -x.shape[1] % 8))
-    return padded.unflatten(1, (8, -1)).sum(1)
+    return padded.view(len(x), 8, -1).sum(1)
 
 
 def plus(total: Tensor | None, more: Tensor) -> Tensor:
