@@ -150,7 +150,7 @@ class OursCompiled(OursSecure):
         super().prepare()
         ones = torch.ones(self.lot_size, device=self.labels.device)
         self.whole = Batch((self.inputs, self.labels), ones, self.lot_size, True)
-        self.graphs = Graphs(self.model, self.loss, Flat(self.clip))
+        self.graphs, self.flat = Graphs(self.model, self.loss), Flat(self.clip)
 
     def loss(self, model: nn.Module, data: tuple[Batch, torch.Tensor]) -> torch.Tensor:
         inputs, labels = data
@@ -161,7 +161,7 @@ class OursCompiled(OursSecure):
         return self.clipped_sum(self.model, self.losses, self.clip, knowledge=self.knowledge)
 
     def step(self) -> None:
-        self.graphs.add(self.whole, self.knowledge, self.eagerly, lambda: None)
+        self.graphs.add(self.whole, self.flat, self.knowledge, self.eagerly, lambda: None)
         if not all(self.graphs.made):
             raise RuntimeError(f"no graph: {next(iter(self.graphs.reasons.values()), 'not proved')}")
         self.finish()

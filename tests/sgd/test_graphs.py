@@ -5,20 +5,18 @@ Graphs are run here as they were traced; one test takes torch's compiler, which 
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stopping import TIGHT, engine, ledger, weights
+from stopping import engine
 from test_parity import TOLERANCE, clipped, each, error, losses_of, median, rows
-from test_resume import run
+from test_resume import again, run
 from torch import nn
 from zoo import ZOO, Case, torch
 
 from sourdine.errors import CheckError
-from sourdine.sgd import Adaptive, Engine, clipped_sum
+from sourdine.sgd import Adaptive, clipped_sum
 from sourdine.sgd import graphs as room
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
@@ -26,8 +24,12 @@ from sourdine.sgd.gradients import Knowledge
 from sourdine.sgd.graphs import Graphs, Program
 from sourdine.sgd.uses import any_order, summed
 
-# The same models in other shapes are left to tests/sgd/test_parity.py.
-KINDS = [case for case in ZOO if not case.name.rpartition("-")[2].replace("x", "").isdigit()]
+# The same models in other shapes, and most bare layers, are left to tests/sgd/test_parity.py.
+KINDS = [
+    case
+    for at, case in enumerate(ZOO)
+    if not case.name.rpartition("-")[2].replace("x", "").isdigit() and (at < 100 or at % 4 == 0)
+]
 # What has no graph, and why: the eager code stays in charge.
 LEFT = {
     "looks at values": ("opt", "bart", "marian", "deberta-v2"),
@@ -54,8 +56,7 @@ class Made:
     def __init__(self, model: Any, loss: Any, clip: float | Clip = 1.0) -> None:
         self.model, self.loss, self.clip = model, loss, clip
         self.knowledge = Knowledge()
-        how = clip if isinstance(clip, Clip) else Flat(clip)
-        self.graphs = Graphs(model, loss, how, compiler=as_traced)
+        self.graphs = Graphs(model, loss, compiler=as_traced)
 
     def sums(self, data: Any, weights: Any = None) -> Any:
         """The sum of one batch, in one vector; dropout draws from one seed."""
@@ -63,7 +64,8 @@ class Made:
         batch = Batch(data, torch.ones(count) if weights is None else weights, count, weights is None)
         self.model.zero_grad()
         with torch.random.fork_rng(devices=[]):
-            self.graphs.add(batch, self.knowledge, lambda: self.eagerly(batch), seed)
+            how = self.clip if isinstance(self.clip, Clip) else Flat(self.clip)
+            self.graphs.add(batch, how, self.knowledge, lambda: self.eagerly(batch), seed)
         return torch.cat([x.grad.flatten() for x in self.model.parameters() if x.requires_grad])
 
     def eagerly(self, batch: Batch) -> Any:
@@ -209,7 +211,7 @@ def test_rows_that_begin_to_move_are_left_to_the_eager_code() -> None:
         made.sums(data())
     with pytest.raises(CheckError, match="rows reordered"):  # its proof
         made.sums({**data(), "order": torch.tensor([1, 0, 3, 2])})
-    assert made.graphs.made == [True, True, False]
+    assert made.graphs.made == [True, True]
 
 
 def test_a_model_whose_settings_change_gets_a_new_graph() -> None:
@@ -221,6 +223,104 @@ def test_a_model_whose_settings_change_gets_a_new_graph() -> None:
     assert made.graphs.made == [True, True]
 
 
+def test_a_change_is_found_whatever_the_order_of_shapes_and_signs() -> None:
+    sign = [1.0]
+
+    def signed(model: Any, batch: Any) -> Any:
+        return loss(model, batch) * sign[0]
+
+    made = Made(net(), signed, 0.1)
+    other = {name: x[:3] for name, x in data().items()}
+    for _ in range(5):
+        made.sums(data())
+        made.sums(other)
+    sign[0] = -1.0
+    for _ in range(64):  # until the next proof of its shape, at the latest
+        found = made.sums(data()), made.sums(other)
+    torch.testing.assert_close(found[0], made.wanted(data()))
+    torch.testing.assert_close(found[1], made.wanted(other))
+
+
+def test_data_do_not_become_constants() -> None:
+    class Labels:
+        def __init__(self, values: list[int]) -> None:
+            self.values = values
+
+    def hidden(model: Any, batch: Any) -> Any:
+        labels = torch.tensor(batch["y"].values)
+        return nn.functional.cross_entropy(model(batch["ids"]), labels, reduction="none")
+
+    made = Made(net(), hidden, 0.1)
+    for labels in ([0, 1, 2, 1], [2, 2, 0, 0]):
+        batch = {"ids": data()["ids"], "y": Labels(labels)}
+        torch.testing.assert_close(made.sums(batch), made.wanted(batch))
+    assert made.graphs.made == [False, False]
+
+    def closed(model: Any, batch: Any) -> Any:
+        labels = torch.tensor(outside[-1])
+        return nn.functional.cross_entropy(model(batch["ids"]), labels, reduction="none")
+
+    made = Made(net(), closed, 0.1)
+    outside: list[list[int]] = []
+    for labels in ([0, 1, 2, 1], [2, 2, 0, 0]):
+        outside.append(labels)
+        torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert "no input" in next(iter(made.graphs.reasons.values()))
+
+
+def test_a_graph_that_was_never_compared_is_not_used() -> None:
+    def infinite(model: Any, batch: Any) -> Any:
+        return loss(model, batch) * batch["scale"]
+
+    made = Made(net(), infinite, 0.1)
+    made.sums({**data(), "scale": torch.tensor([1.0, float("inf"), 1.0, 1.0])})
+    assert not made.graphs._graphs and not made.graphs.reasons
+    made.sums({**data(), "scale": torch.ones(4)})
+    assert made.graphs.made == [False, True]
+
+
+def test_other_strides_and_other_layers_are_another_graph() -> None:
+    made = Made(net(), loss, 0.1)
+    made.sums(data())
+    turned = {**data(), "ids": data()["ids"].t().contiguous().t()}
+    torch.testing.assert_close(made.sums(turned), made.wanted(turned))
+    made.model.out = nn.Linear(8, 4)
+    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert len(made.graphs._graphs) == 3
+
+
+def test_without_a_compiler_the_eager_code_goes_on() -> None:
+    def missing(program: Program) -> Program:
+        def run(*given: Any) -> Any:
+            raise RuntimeError("no C++ compiler")
+
+        return run
+
+    made = Made(net(), loss, 0.1)
+    made.graphs.compiler = missing
+    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert list(made.graphs.reasons.values()) == ["RuntimeError: no C++ compiler"]
+
+
+def test_nothing_of_the_tracing_stays_in_lists_and_dicts() -> None:
+    class Keeps(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept: dict[str, Any] = {}
+            self.all: list[Any] = []
+
+        def forward(self, ids: Any) -> Any:
+            found = super().forward(ids)
+            self.kept["last"] = found.detach()
+            self.all.append(found.detach())
+            return found
+
+    made = Made(Keeps(), loss, 0.1)
+    made.sums(data())
+    assert made.graphs.made == [True]
+    assert torch.isfinite(torch.stack([*made.model.all, made.model.kept["last"]])).all()
+
+
 def test_a_frozen_layer_and_another_mode_are_another_graph() -> None:
     made = Made(net(0.5), loss, 0.1)
     made.sums(data())
@@ -228,7 +328,7 @@ def test_a_frozen_layer_and_another_mode_are_another_graph() -> None:
     torch.testing.assert_close(made.sums(data()), made.wanted(data()))
     made.model.words.weight.requires_grad_(False)
     torch.testing.assert_close(made.sums(data()), made.wanted(data()))
-    assert len(made.graphs._programs) == 3
+    assert len(made.graphs._graphs) == 3
 
 
 def test_what_has_no_graph_is_named() -> None:
@@ -246,7 +346,12 @@ def test_what_has_no_graph_is_named() -> None:
 def test_a_wrong_graph_is_found() -> None:
     """The comparison at each proof can fail."""
     made = Made(net(), loss, 0.1)
-    made.graphs._trace = lambda *_: lambda *given: ([], torch.ones(4), None, torch.tensor(True))  # type: ignore[method-assign, assignment, return-value]
+    made.graphs.compiler = lambda program: (
+        lambda *given: (
+            [None if x is None else -x for x in program(*given)[0]],
+            *program(*given)[1:],
+        )
+    )
     torch.testing.assert_close(made.sums(data()), made.wanted(data()))
     assert list(made.graphs.reasons.values()) == ["the graph does not do what the model does"]
 
@@ -259,35 +364,35 @@ def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "compiled", as_traced)
 
 
-def started(**settings: Any) -> Callable[..., Engine]:
-    def start(folder: Path | None, **more: Any) -> Engine:
-        return engine(folder, compiled=True, **TIGHT, **settings, **more)
-
-    return start
+@pytest.mark.usefixtures("traced_only")
+def test_a_run_by_graphs_that_was_killed_is_charged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which graph made a step hangs on the batches before it: no step is run again with the same noise."""
+    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
+    began = run(engine(tmp_path / "run", compiled=True), 10)
+    assert began.graphs is not None
+    assert all(began.graphs.made[-10:])
+    resumed = run(engine(tmp_path / "run", compiled=True))
+    assert again(tmp_path / "run", resumed) == [7]
 
 
 @pytest.mark.usefixtures("traced_only")
-def test_a_run_by_graphs_goes_on_bit_by_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed at step 10 of 20, a checkpoint at 7: other batches are proved, the weights are the same."""
-    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
-    start = started()
-    run(start(tmp_path / "run"), 10)
-    for name in ("run", "home"):
-        shutil.copytree(tmp_path / name, tmp_path / "whole" / name)
-    killed = run(start(tmp_path / "run"), 15)
-    assert killed.graphs is not None
-    assert all(killed.graphs.made)
-    killed = run(start(tmp_path / "run"))
-    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "whole" / "home"))
-    whole = run(start(tmp_path / "whole" / "run"))
-    assert weights(killed.model) == weights(whole.model)
-    assert [kind for kind, *_ in ledger(tmp_path / "run")] == ["reserve", "settle"]
+def test_a_clip_that_is_changed_holds_at_once() -> None:
+    of = engine(None, compiled=True)
+    for lot in of.lots():
+        if lot.step == 10:
+            of.clip = Flat(0.01)
+        of._sums(lot)
+        norm = float(torch.cat([x.grad.flatten() for x in of.model.parameters()]).norm())
+        assert norm <= of.clip.bound * len(lot._units)
+        of.step(lot)
 
 
 def test_the_compiler_keeps_the_sums_and_the_clip() -> None:
     model, clip = net(), 1e-3
     how = Made(model, loss, clip)
-    how.graphs = Graphs(model, loss, Flat(clip))
+    how.graphs = Graphs(model, loss)
     for start in range(2):
         found = how.sums(data(start))
         assert float((found - how.wanted(data(start))).norm() / found.norm()) <= TOLERANCE

@@ -700,3 +700,30 @@ def test_after_memory_ran_out_a_killed_run_cuts_its_lots_as_before(
     assert sizes[19] == 2
     assert [kind for kind, *_ in ledger(tmp_path / "run")] == ["reserve", "settle"]
     assert first.epsilon() <= 3
+
+
+class Drops(nn.Module):
+    """A layer that is run example by example comes before dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.two, self.last = nn.Linear(6, 8), nn.Bilinear(8, 8, 4), nn.Linear(4, 2)
+        self.dropout = nn.Dropout(0.3)
+
+    def forward(self, x: Any) -> Any:
+        hidden = torch.tanh(self.first(x))
+        return self.last(self.dropout(self.two(hidden, hidden)))
+
+
+def test_a_check_that_is_made_once_does_not_move_dropout(tmp_path: Path, home: Path) -> None:
+    def started(folder: Path) -> Engine:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = Drops()
+        return engine(folder, model=model, batch_size=16, **TIGHT)
+
+    run(started(tmp_path / "run"), 1)
+    back = copied(tmp_path, home)
+    run(started(tmp_path / "run"), 10)  # and once more from 7 on
+    killed = run(started(tmp_path / "run"))
+    assert weights(killed.model) == weights(run(started(back())).model)

@@ -79,7 +79,8 @@ class Engine(Resuming):
     learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
     canaries: further units, made for an audit (sgd/canaries.py); they count among the records.
     compiled: batches are made by graphs of torch's compiler (sgd/graphs.py) where the model allows it:
-    faster by the step, but each new shape of a batch takes a minute or so at first.
+    faster by the step, but each new shape of a batch takes a minute or so at first, and a run that was
+    killed is charged again for the steps since its last save.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Engine(Resuming):
         self._count = len(self._units) + (0 if canaries is None else canaries.count)
         self._processes = budget.processes if isinstance(budget, Charge) else Processes()
         self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
-        self.graphs = Graphs(model, loss, self.clip, most_per_user) if compiled else None
+        self.graphs = Graphs(model, loss, most_per_user) if compiled else None
         self._open: Lot | None = None
         self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
 
@@ -173,8 +174,8 @@ class Engine(Resuming):
                 settings=(
                     *(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
                     None if canaries is None else (canaries.count, canaries.scale),
-                    # The compiler chooses kernels for a GPU by their speed, so by chance.
-                    os.urandom(32) if compiled and self._device.type == "cuda" else compiled,
+                    # Which graph made a step hangs on the batches before it: no two runs are alike.
+                    os.urandom(32) if compiled else None,
                 ),
                 calls=(loss, collate),
                 rank=self._processes.rank,
@@ -330,8 +331,6 @@ class Engine(Resuming):
         drawn but the lot, so the guarantee is the same.
         """
         while True:
-            if self.graphs is not None:
-                self.graphs.made.clear()
             for parameter in self._parameters.values():
                 parameter.grad = None
             below = torch.zeros((), device=self._device)
@@ -383,7 +382,7 @@ class Engine(Resuming):
         if self.graphs is None:
             result = eagerly()
         else:
-            result = self.graphs.add(batch, self._knowledge, eagerly, reseed)
+            result = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed)
         there = batch.weights.view(-1, most).amax(1) > 0
         return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 

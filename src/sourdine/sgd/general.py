@@ -185,12 +185,15 @@ def _one_by_one(call: _Call, key: Key, options: tuple[Choice, ...], at: Layout) 
 def _check_same(call: _Call, one: Any, pieces: list[Tensor], at: Layout) -> None:
     """Raises unless the function is the same example by example, with random numbers for parameters."""
     tape, examples = call.tape, call.tape.examples or 1
-    other = {id(x): torch.randn_like(x) for x in tensors(call.args, call.kwargs) if tape.tracks(x)}
+    own = [x for x in tensors(call.args, call.kwargs) if tape.tracks(x)]
 
     def change(x: Any) -> Any:
         return [change(y) for y in x] if isinstance(x, list | tuple) else other.get(id(x), x)
 
-    with torch.no_grad():
+    # What is drawn here must not move the model's own dropout: a run that goes on checks elsewhere.
+    gpus = {x.device for x in own if x.is_cuda}
+    with torch.random.fork_rng(list(gpus)), torch.no_grad():
+        other = {id(x): torch.randn_like(x) for x in own}
         copies = iter(x.expand(examples, *x.shape) for x in other.values())
         random = [next(copies) if x.is_leaf and x.requires_grad else x for x in pieces]
         mapped = at.join(torch.func.vmap(one, randomness="different")(*random))

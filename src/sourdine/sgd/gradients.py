@@ -7,6 +7,7 @@ gradient of that output can be let go.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,22 +31,28 @@ class Knowledge:
     """What was proved about a model's calls, kept from one batch to the next.
 
     A proof is of one batch. It is made for every new combination of shapes, for every batch in which
-    data decide where rows go, and again after 1, 2, 4, ... and then every 64 batches: a model that
-    begins to mix examples later is found out, though not at once.
+    data decide where rows go, and again after 1, 2, 4, ... and then every 64 batches of that shape: a
+    model that begins to mix examples later is found out, though not at once.
     """
 
     choices: dict[Key, Choice] = field(default_factory=dict)
     idle: set[Key] = field(default_factory=set)  # calls that no loss depended on
     unseen: set[str] = field(default_factory=set)  # parameters with uses that the tape cannot see
     late: bool = False  # take no gradient early: some layers lead to losses in some batches only
-    moved: bool = False  # in some batch data decided where rows go
-    batches: int = 0
+    seen: Counter[tuple[Key, ...]] = field(default_factory=Counter)  # batches of each shape
+    asked: bool = False  # the next batch is to be proved in any case
     denied: list[Tensor] | None = None  # while a graph is traced: what must not hold (sgd/graphs.py)
 
-    @property
-    def due(self) -> bool:
-        """Whether this batch, after so many, is to be proved in any case."""
-        return self.batches % 64 == 0 or self.batches & (self.batches - 1) == 0
+    def due(self, tape: Tape) -> bool:
+        """Whether this batch is to be proved although nothing in it is new."""
+        shape = tuple(record.key for record in tape.records)
+        self.seen[shape] += 1
+        return self.asked or often(self.seen[shape])
+
+
+def often(count: int) -> bool:
+    """After 1, 2, 4, ... and then every 64."""
+    return count % 64 == 0 or count & (count - 1) == 0
 
 
 class NotProved(Exception):
@@ -117,9 +124,7 @@ def _backward(
     settled = knowledge.choices.keys() | knowledge.idle
     unsettled = any(record.key not in settled for record in tape.records)
     if knowledge.denied is None:
-        knowledge.batches += 1
-        knowledge.moved |= tape.moved
-        new = unsettled or tape.moved or knowledge.due
+        new = knowledge.due(tape) or unsettled or tape.moved
     elif unsettled or tape.moved or knowledge.unseen:
         raise NotProved("not all that the model does with its parameters could be proved beforehand")
     else:

@@ -24,24 +24,38 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from sourdine.errors import InputError
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipped import Clipped, add_sums_, full_precision, scaled
-from sourdine.sgd.clipping import Adaptive, Clip
-from sourdine.sgd.gradients import Knowledge, NotProved, gradients, trained
+from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
+from sourdine.sgd.gradients import Knowledge, NotProved, gradients, often, trained
 from sourdine.sgd.uses import any_order
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Answer = tuple[list[Tensor | None], Tensor, Tensor, Tensor]
 """Sums by parameter, norms, losses, and whether the sums may be used."""
 Program = Callable[..., Answer]
-_TOLERANCE = {False: 1e-4, True: 0.05}  # of a norm; where something is in half precision
+_PLAIN = (type(None), bool, int, float, str)
+_MOST = 32  # shapes
+
+
+@dataclass
+class _Graph:
+    """As it was traced, and as the compiler made it."""
+
+    traced: Program
+    program: Program
+    half: bool
+    batches: int = 0
 
 
 def compiled(program: Program) -> Program:
@@ -59,26 +73,26 @@ def compiled(program: Program) -> Program:
 
 
 class Graphs:
-    """All graphs of one model, loss and clip; `reasons` says why batches of some shape have none."""
+    """All graphs of one model and loss; `reasons` says why batches of some shape have none."""
 
     def __init__(
         self,
         model: nn.Module,
         loss: Loss,
-        clip: Clip,
         per_unit: int = 1,
         compiler: Callable[[Program], Program] | None = None,
     ) -> None:
-        self.model, self.loss, self.clip, self.per_unit = model, loss, clip, per_unit
+        self.model, self.loss, self.per_unit = model, loss, per_unit
         self.compiler = compiler or compiled
         self.reasons: dict[Hashable, str] = {}
         self.made: list[bool] = []
-        """Of the batches of this step: whether each was made by its graph."""
-        self._programs: dict[Hashable, tuple[Program, Program]] = {}
+        """Of the batches since it was cleared: whether each was made by its graph."""
+        self._graphs: dict[Hashable, _Graph] = {}
 
     def add(
         self,
         batch: Batch,
+        clip: Clip,
         knowledge: Knowledge,
         eagerly: Callable[[], Clipped],
         reseed: Callable[[], object],
@@ -88,77 +102,132 @@ class Graphs:
         reseed: brings torch's generator to where it was before this batch; a batch that is run twice
         drops the same.
         """
-        key = self._key(batch)
         parameters = list(trained(self.model).values())
         before = [x.grad for x in parameters]
-        if key not in self.reasons and (key not in self._programs or _due(knowledge)):
+        _put(parameters, [None] * len(parameters))
+        result, sums = None, list[Tensor | None]()
+        key = self._key(batch, clip)
+        graph = self._graphs.get(key)
+        if key not in self.reasons and (graph is None or often(graph.batches + 1)):
+            knowledge.asked = True
+            result = eagerly()
+            knowledge.asked = False
+            sums = [x.grad for x in parameters]
+            graph = self._settled(key, batch, clip, knowledge, (sums, result.norms), reseed)
+        by_graph = None
+        if graph is not None:
+            graph.batches += 1
+            reseed()
+            by_graph = self._run(graph.program, batch)
+            if not bool(by_graph[3]):
+                by_graph = None
+        if by_graph is not None:
+            sums, result = by_graph[0], Clipped(by_graph[2], by_graph[1], None)
+        elif result is None:
+            reseed()
             _put(parameters, [None] * len(parameters))
             result = eagerly()
             sums = [x.grad for x in parameters]
-            _put(parameters, before)
-            self._settle(key, batch, knowledge, result, reseed)
-            if key not in self._programs:  # the same again would give the same
-                _add(parameters, sums)
-                self.made.append(False)
-                return result
-        elif key in self._programs:
-            knowledge.batches += 1
-        if key in self._programs:
-            reseed()
-            found, norms, values, usable = self._run(self._programs[key][1], batch)
-            if bool(usable):
-                _add(parameters, found)
-                self.made.append(True)
-                return Clipped(values, norms, None)
-        self.made.append(False)
-        return eagerly()
+        self.made.append(by_graph is not None)
+        _put(parameters, before)
+        for x, new in zip(parameters, sums, strict=True):
+            x.grad = x.grad if new is None else new if x.grad is None else x.grad.add_(new)
+        return result
 
-    def _settle(
+    def _settled(
         self,
         key: Hashable,
         batch: Batch,
+        clip: Clip,
         knowledge: Knowledge,
-        proved: Clipped,
+        wanted: tuple[list[Tensor | None], Tensor],
         reseed: Callable[[], object],
-    ) -> None:
-        """Makes the graph for batches of this shape, or makes sure that it is still the right one."""
-        if isinstance(self.clip, Adaptive):
-            self.reasons[key] = "the clip moves with every step"
-            return
-        for _ in range(2):
-            if key not in self._programs:
-                try:
-                    traced = self._trace(batch, knowledge)
-                except NotProved:
-                    return  # perhaps the next batch tells
-                except Exception as error:  # whatever a model does that cannot be traced
-                    self.reasons[key] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-                    return
-                self._programs[key] = traced, self.compiler(traced)
+    ) -> _Graph | None:
+        """The graph for batches of this shape: a new one, or the one there is if it is still right."""
+        graph = self._graphs.pop(key, None)
+        if graph is not None:
             reseed()
-            norms, usable = self._run(self._programs[key][0], batch)[1::2]
-            if not bool(usable) or _alike(norms, proved.norms):
-                return
-            del self._programs[key]
-        self.reasons[key] = "the graph does not do what the model does"
+            if self._right(graph.traced, batch, wanted, graph.half):
+                self._graphs[key] = graph
+                return graph
+            self._graphs.clear()  # whatever has changed may have changed for other shapes too
+        try:
+            if problem := self._problem(batch, clip):
+                raise InputError(problem)
+            traced = self._trace(batch, clip, knowledge)
+            graph = _Graph(traced, self.compiler(traced), _half(traced))
+            reseed()
+            right = self._right(graph.traced, batch, wanted, graph.half)
+            if right and not _random(traced):  # a compiler may draw otherwise
+                right = self._right(graph.program, batch, wanted, graph.half)
+            if right is None:
+                return None  # perhaps the next batch tells
+            if not right:
+                raise InputError("the graph does not do what the model does")
+        except NotProved:
+            return None  # perhaps the next batch tells
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever a model does that cannot be traced or compiled
+            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+            self.reasons[key] = f"{kind}{(str(error).splitlines() or [''])[0][:200]}"
+            return None
+        self._graphs[key] = graph
+        return graph
 
-    def _key(self, batch: Batch) -> Hashable:
+    def _problem(self, batch: Batch, clip: Clip) -> str:
+        """Why batches like this one get no graph, whatever the model."""
+        leaves = pytree.tree_leaves(batch.data)
+        if any(type(x) not in (Tensor, *_PLAIN) for x in leaves):
+            return "a batch holds something that is neither a tensor nor a plain number or text"
+        if type(clip) not in (Flat, Automatic, PerLayer):
+            return "the clip moves with every step"
+        return "there are too many shapes" if len(self._graphs) >= _MOST else ""
+
+    def _right(
+        self, program: Program, batch: Batch, wanted: tuple[list[Tensor | None], Tensor], half: bool
+    ) -> bool | None:
+        """Whether a program gives these sums and norms; None if this batch cannot tell."""
+        sums, norms, _, usable = self._run(program, batch)
+        if not bool(usable):
+            return None
+        off = size = 0.0
+        for found, other in zip(sums, wanted[0], strict=True):
+            if found is not None and other is not None:
+                off += float((found - other).square().sum())
+                size += float(other.square().sum())
+            elif (found is None) != (other is None):
+                return False
+        tolerance = 0.05 if half else 1e-4
+        least = 1e-6 * float(wanted[1].max())
+        alike = torch.allclose(norms, wanted[1], rtol=tolerance, atol=least)
+        return alike and off <= tolerance**2 * size + 1e-30
+
+    def _key(self, batch: Batch, clip: Clip) -> Hashable:
         """What has to be equal for two batches to share a graph."""
         leaves, structure = pytree.tree_flatten(batch.data)
+        device = batch.weights.device.type
+        modules = [
+            (name, value)
+            for module in self.model.modules()
+            for name, value in vars(module).items()
+            if type(value) in _PLAIN
+        ]
         return (
             structure,
-            *((x.shape, x.dtype, x.device) if isinstance(x, Tensor) else repr(x) for x in leaves),
+            tuple(_shape(x) if type(x) is Tensor else (type(x), repr(x)) for x in leaves),
+            tuple(map(_shape, _owned(self.model))),
+            repr(clip),
             batch.units,
-            tuple(module.training for module in self.model.modules()),
-            tuple((name, x.dtype, x.requires_grad) for name, x in self.model.named_parameters()),
-            torch.is_autocast_enabled(batch.weights.device.type),
+            repr(modules),
+            (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
         )
 
     def _run(self, program: Program, batch: Batch) -> Answer:
         with torch.no_grad(), full_precision(batch.weights.device):
             return program([x.detach() for x in _owned(self.model)], batch.data, batch.weights)
 
-    def _trace(self, batch: Batch, knowledge: Knowledge) -> Program:
+    def _trace(self, batch: Batch, clip: Clip, knowledge: Knowledge) -> fx.GraphModule:
         owned, knowledge.denied = _owned(self.model), []
 
         def run(given: list[Tensor], data: Any, weights: Tensor) -> Answer:
@@ -167,17 +236,23 @@ class Graphs:
                 for x, old in zip(given, owned, strict=True)
             ]
             with _exchanged(self.model, dict(zip(map(id, owned), new, strict=True))):
-                return self._whole(data, weights, knowledge)
+                return self._whole(data, weights, clip, knowledge)
 
         try:
             with torch.no_grad(), full_precision(batch.weights.device):
                 given = [x.detach() for x in owned]
-                traced: Program = make_fx(run, tracing_mode="fake")(given, batch.data, batch.weights)
-            return traced
+                traced = make_fx(run, tracing_mode="fake")(given, batch.data, batch.weights)
         finally:
             knowledge.denied = None
+        constants = (getattr(traced, x.target) for x in traced.graph.nodes if x.op == "get_attr")
+        if any(isinstance(x, Tensor) and x.numel() > 1 for x in constants):
+            raise InputError("the loss makes tensors of what is no input; they would stay as they are")
+        kept = (x for module in self.model.modules() for x in pytree.tree_leaves(vars(module)))
+        if any(isinstance(x, FakeTensor) for x in kept):
+            raise InputError("the model keeps tensors from one batch to the next")
+        return traced
 
-    def _whole(self, data: Any, weights: Tensor, knowledge: Knowledge) -> Answer:
+    def _whole(self, data: Any, weights: Tensor, clip: Clip, knowledge: Knowledge) -> Answer:
         """Everything from a batch to its clipped sums, and whether they may be used."""
         found, values = gradients(
             self.model,
@@ -188,7 +263,7 @@ class Graphs:
             knowledge=knowledge,
         )
         with torch.no_grad(), any_order():
-            factors, norms = scaled(found, self.clip, len(values) // self.per_unit, values.device)
+            factors, norms = scaled(found, clip, len(values) // self.per_unit, values.device)
             add_sums_(self.model, found, factors, None)
             usable = torch.isfinite(norms).all()
             for wrong in knowledge.denied or ():
@@ -210,6 +285,9 @@ def _exchanged(model: nn.Module, new: Mapping[int, Tensor]) -> Iterator[None]:
     from a forward pass in attributes has no values while a graph is traced, and is taken off again.
     """
     attributes = [(module, dict(vars(module))) for module in model.modules()]
+    inside = [
+        (x, x.copy()) for _, own in attributes for x in own.values() if isinstance(x, dict | list)
+    ]
     kept: list[tuple[Any, Any, Tensor]] = []
     for module in model.modules():
         flat = getattr(module, "_flat_weights", None)  # of recurrent layers
@@ -225,25 +303,29 @@ def _exchanged(model: nn.Module, new: Mapping[int, Tensor]) -> Iterator[None]:
         for module, before in attributes:
             vars(module).clear()
             vars(module).update(before)
+        for now, then in inside:
+            now.clear()
+            now.update(then) if isinstance(now, dict) else now.extend(then)
         for place, name, old in kept:
             place[name] = old
 
 
-def _due(knowledge: Knowledge) -> bool:
-    after = knowledge.batches + 1
-    return after % 64 == 0 or after & (after - 1) == 0
+def _shape(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.stride(), x.storage_offset(), x.dtype, x.device, x.requires_grad
 
 
-def _alike(found: Tensor, wanted: Tensor) -> bool:
-    half = found.dtype.itemsize < 4
-    return bool(torch.allclose(found, wanted, rtol=_TOLERANCE[half], atol=1e-6 * float(wanted.max())))
+def _half(traced: fx.GraphModule) -> bool:
+    """Whether something in it is in half precision."""
+    values = (node.meta.get("val") for node in traced.graph.nodes)
+    return any(isinstance(x, Tensor) and x.is_floating_point() and x.itemsize < 4 for x in values)
+
+
+def _random(traced: fx.GraphModule) -> bool:
+    """Whether it draws."""
+    seeded = torch.Tag.nondeterministic_seeded
+    return any(seeded in getattr(node.target, "tags", ()) for node in traced.graph.nodes)
 
 
 def _put(parameters: list[Tensor], gradients: list[Tensor | None]) -> None:
     for x, gradient in zip(parameters, gradients, strict=True):
         x.grad = gradient
-
-
-def _add(parameters: list[Tensor], sums: list[Tensor | None]) -> None:
-    for x, new in zip(parameters, sums, strict=True):
-        x.grad = x.grad if new is None else new if x.grad is None else x.grad.add_(new)

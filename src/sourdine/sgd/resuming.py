@@ -22,7 +22,6 @@ from sourdine.sgd.charge import Charge
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.correlated import CorrelatedNoise
 from sourdine.sgd.folder import Folder
-from sourdine.sgd.graphs import Graphs
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.sampling import Lots
 
@@ -39,7 +38,6 @@ class Resuming:
     done: int
     batch_size: int
     canaries: Canaries | None
-    graphs: Graphs | None
     _processes: Processes
     _folder: Folder | None
     _streams: rng.Streams
@@ -194,8 +192,7 @@ class Resuming:
         folder = self._folder
         if folder is None:
             return
-        made = () if self.graphs is None else tuple(self.graphs.made)
-        settings, size = digest(pace(self.optimizer), made), self.batch_size
+        settings, size = digest(pace(self.optimizer)), self.batch_size
         if step < self._reached:
             self._off_pace |= not self._processes.once(lambda: folder.pace(step, settings, size))
             self._off_pace &= self.done < self._reached  # the last one: nothing follows from it
