@@ -5,6 +5,9 @@ Graphs are run here as they were traced; one test takes torch's compiler, which 
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -390,6 +393,13 @@ def test_a_clip_that_is_changed_holds_at_once() -> None:
 
 
 def test_the_compiler_keeps_the_sums_and_the_clip() -> None:
+    """In a process of its own: the compiler imports and changes much, once and for all."""
+    code = "import test_graphs; test_graphs.compile_and_compare()"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def compile_and_compare() -> None:
     model, clip = net(), 1e-3
     how = Made(model, loss, clip)
     how.graphs = Graphs(model, loss)

@@ -623,6 +623,14 @@ def test_the_agreement_is_the_same_in_every_process() -> None:
     assert done.stdout.strip() == test_resume.facts(test_resume.things(), test_resume.nested)
 
 
+def test_the_agreement_does_not_depend_on_what_the_compiler_does_to_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = facts(things())
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda *given: None)
+    assert facts(things()) == before
+
+
 def test_the_agreement_does_not_depend_on_who_is_who() -> None:
     text = "".join(["a", "b"])
     assert digest([text, text]) == digest(["ab", "".join(["a", "b"])])

@@ -129,7 +129,9 @@ def _code(call: Any, known: set[int]) -> Any:
     if isinstance(call, MethodType):
         return [_code(call.__func__, known), _code(type(call.__self__), known)]
     if isinstance(call, type):
-        own = [x for x in vars(call).values() if isinstance(x, FunctionType)]
+        # Classes of torch are known by its version; its compiler changes some of them in passing.
+        known_by_version = _package(call) in _VERSIONED
+        own = [x for x in vars(call).values() if isinstance(x, FunctionType) and not known_by_version]
         return [f"{call.__module__}.{call.__qualname__}", [_code(x, known) for x in own]]
     if not isinstance(call, FunctionType):
         return [_code(type(call), known), str(call) if isinstance(call, nn.Module) else None]

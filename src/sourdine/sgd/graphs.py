@@ -14,9 +14,11 @@ graph.
 Rounding: a compiler may add up in any order, so norms are summed in a way for which none does harm
 (`any_order` in sgd/uses.py), and it is told to keep the roundings to half precision.
 
-Which batches are proved depends on how often a run was stopped. So that a step can be repeated bit by
-bit, what is added up never comes from a proof: it comes from the graph, or, for shapes that have none,
-from the eager code.
+What a batch may hold is tensors and plain values; no other tensor may come into a graph, where it would
+stay as it is.
+
+Which graph made a batch hangs on the batches before it. A step by graphs is therefore never run again
+with the same noise (sgd/engine.py).
 """
 
 from __future__ import annotations
