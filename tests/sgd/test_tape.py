@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_known_shapes_are_not_proved_again(passes: list[int]) -> None:
     net, knowledge = net_of(4, 6, 2), Knowledge()
 
     def count(x: Any) -> int:
-        passes[0], knowledge.batches = 0, 4  # the fifth is not due in any case
+        passes[0], knowledge.seen = 0, Counter(dict.fromkeys(knowledge.seen, 4))  # no fifth is due
         clipped_sum(net, lambda: net(x).square().sum((1, 2)), 0.5, knowledge=knowledge)
         return passes[0]
 
@@ -88,13 +89,26 @@ def test_what_shows_no_gradient_is_not_taken_as_proved(passes: list[int]) -> Non
     net, knowledge = net_of(4, 2), Knowledge()
 
     def count(scale: float, x: Any) -> int:
-        passes[0], knowledge.batches = 0, 4
+        passes[0], knowledge.seen = 0, Counter(dict.fromkeys(knowledge.seen, 4))
         clipped_sum(net, lambda: scale * net(x).square().sum((1, 2)), 0.5, knowledge=knowledge)
         return passes[0]
 
     assert count(0.0, torch.randn(3, 3, 4)) == 2
     assert count(1.0, torch.randn(3, 3, 4)) == 2
     assert count(1.0, torch.randn(3, 3, 4)) == 1
+
+
+def test_every_shape_is_proved_again_now_and_then(passes: list[int]) -> None:
+    """Two shapes by turns: counted together, one of them would never be due again."""
+    net, knowledge = net_of(4, 2), Knowledge()
+    proved = {3: 0, 7: 0}
+    for _ in range(64):
+        for length in proved:
+            passes[0] = 0
+            x = torch.randn(5, length, 4)
+            clipped_sum(net, lambda x=x: net(x).square().sum((1, 2)), 0.5, knowledge=knowledge)
+            proved[length] += passes[0] - 1
+    assert proved == {3: 7, 7: 7}  # 1, 2, 4, ..., 64
 
 
 def test_proofs_are_made_again_now_and_then(passes: list[int]) -> None:
