@@ -202,6 +202,7 @@ def test_gradients_that_are_not_finite_are_left_to_the_eager_code() -> None:
     assert made.graphs.made == [True, False]
     assert torch.isfinite(found).all()
     torch.testing.assert_close(found, made.wanted({**data(), "scale": scale}))
+    assert len(made.graphs._graphs) == 1  # a batch that cannot tell, at a proof, drops no graph
 
 
 def test_rows_that_begin_to_move_are_left_to_the_eager_code() -> None:
@@ -258,6 +259,7 @@ def test_data_do_not_become_constants() -> None:
         batch = {"ids": data()["ids"], "y": Labels(labels)}
         torch.testing.assert_close(made.sums(batch), made.wanted(batch))
     assert made.graphs.made == [False, False]
+    assert len(made.graphs.reasons) == 1  # and not one for each batch
 
     def closed(model: Any, batch: Any) -> Any:
         labels = torch.tensor(outside[-1])
@@ -269,6 +271,14 @@ def test_data_do_not_become_constants() -> None:
         outside.append(labels)
         torch.testing.assert_close(made.sums(data()), made.wanted(data()))
     assert "no input" in next(iter(made.graphs.reasons.values()))
+
+
+def test_there_are_not_more_graphs_than_are_of_use() -> None:
+    made = Made(net(), loss, 0.1)
+    for number in range(40):
+        made.sums({**data(), "number": [number]})
+    assert len(made.graphs._graphs) <= 32
+    assert list(made.graphs.reasons.values()) == ["there are too many shapes"]
 
 
 def test_a_graph_that_was_never_compared_is_not_used() -> None:

@@ -108,12 +108,18 @@ class Graphs:
         before = [x.grad for x in parameters]
         _put(parameters, [None] * len(parameters))
         result, sums = None, list[Tensor | None]()
-        key = self._key(batch, clip)
+        key = _problem(batch, clip) or self._key(batch, clip)
+        if key not in self._graphs and len(self._graphs) + len(self.reasons) >= _MOST:
+            key = "there are too many shapes"
+        if isinstance(key, str):
+            self.reasons[key] = key
         graph = self._graphs.get(key)
         if key not in self.reasons and (graph is None or often(graph.batches + 1)):
             knowledge.asked = True
-            result = eagerly()
-            knowledge.asked = False
+            try:
+                result = eagerly()
+            finally:
+                knowledge.asked = False
             sums = [x.grad for x in parameters]
             graph = self._settled(key, batch, clip, knowledge, (sums, result.norms), reseed)
         by_graph = None
@@ -149,13 +155,11 @@ class Graphs:
         graph = self._graphs.pop(key, None)
         if graph is not None:
             reseed()
-            if self._right(graph.traced, batch, wanted, graph.half):
+            if self._right(graph.traced, batch, wanted, graph.half) is not False:
                 self._graphs[key] = graph
                 return graph
             self._graphs.clear()  # whatever has changed may have changed for other shapes too
         try:
-            if problem := self._problem(batch, clip):
-                raise InputError(problem)
             traced = self._trace(batch, clip, knowledge)
             graph = _Graph(traced, self.compiler(traced), _half(traced))
             reseed()
@@ -176,15 +180,6 @@ class Graphs:
             return None
         self._graphs[key] = graph
         return graph
-
-    def _problem(self, batch: Batch, clip: Clip) -> str:
-        """Why batches like this one get no graph, whatever the model."""
-        leaves = pytree.tree_leaves(batch.data)
-        if any(type(x) not in (Tensor, *_PLAIN) for x in leaves):
-            return "a batch holds something that is neither a tensor nor a plain number or text"
-        if type(clip) not in (Flat, Automatic, PerLayer):
-            return "the clip moves with every step"
-        return "there are too many shapes" if len(self._graphs) >= _MOST else ""
 
     def _right(
         self, program: Program, batch: Batch, wanted: tuple[list[Tensor | None], Tensor], half: bool
@@ -272,6 +267,13 @@ class Graphs:
                 usable = usable & ~wrong
         sums = [x.grad for x in trained(self.model).values()]
         return sums, norms, values, usable
+
+
+def _problem(batch: Batch, clip: Clip) -> str:
+    """Why batches like this one get no graph, whatever the model."""
+    if any(type(x) not in (Tensor, *_PLAIN) for x in pytree.tree_leaves(batch.data)):
+        return "a batch holds something that is neither a tensor nor a plain number or text"
+    return "" if type(clip) in (Flat, Automatic, PerLayer) else "the clip moves with every step"
 
 
 def _owned(model: nn.Module) -> list[Tensor]:
