@@ -70,12 +70,12 @@ def test_the_counter_carries_past_32_bits() -> None:
 
 
 def test_every_way_to_make_the_words_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    key, count = os.urandom(32), 5 * noise._TILE + 24
+    key, count = os.urandom(32), 5 * noise._AT_ONCE + 24
     assert torch.equal(
         noise._words(key, 7, count, CPU), chacha20(key, 7, -(-count // 16), CPU).view(-1)[:count]
     )
     # As on an accelerator: several tiles at once, the stream by torch.
-    count = 2 * noise._TILE + 101
+    count = 2 * noise._AT_ONCE + 101
     whole = torch.cat(list(noise._noise(count, key, CPU)))
     monkeypatch.setattr(
         noise,
@@ -83,8 +83,10 @@ def test_every_way_to_make_the_words_gives_the_same(monkeypatch: pytest.MonkeyPa
         lambda key, start, n, device: chacha20(key, start, -(-n // 16), device).view(-1)[:n],
     )
     assert torch.equal(whole, torch.cat(list(noise._noise(count, key, CPU))))
-    big = [noise._sums(noise._words(key, 0, 8 * noise._TILE, CPU).view(2, 8, -1)).view(-1)]
-    assert torch.equal(whole[: 2 * noise._TILE], torch.cat(big))
+    words = noise._words(key, 0, 4 * noise._AT_ONCE, CPU).view(-1, 4)
+    assert torch.equal(whole[: 2 * noise._AT_ONCE], noise._on_cpu(words).view(-1))
+    assert float((noise._elsewhere(words) - noise._on_cpu(words)).abs().max()) < 1e-3
+    assert float((noise._elsewhere(words) - noise._on_cpu(words)).abs().mean()) < 1e-6
 
 
 # The law
@@ -99,7 +101,7 @@ def alarms(values: np.ndarray, deviation: float) -> set[str]:
         "variance": 2 * min(stats.chi2.cdf((x**2).sum(), n), stats.chi2.sf((x**2).sum(), n)),
         "fourth moment": 2 * stats.norm.sf(abs((x**4).mean() - 3) * math.sqrt(n / 96)),
     }
-    for lag in (1, 2, 4, noise._TILE // 2, noise._TILE):
+    for lag in (1, 2, 4, noise._AT_ONCE // 2, noise._AT_ONCE):
         # Squares too: values that share a radius are not correlated, but their squares are.
         for name, y, spread in (("neighbours", x, 1.0), ("squares", x**2 - 1, 2.0)):
             score = (y[lag:] * y[:-lag]).sum() / spread / math.sqrt(n - lag)
@@ -127,7 +129,7 @@ def test_less_noise_is_caught(factor: float) -> None:
 
 
 def test_reuse_is_caught() -> None:
-    """Twins: noise given twice, a radius used twice, tails cut off, four of another law than the Gaussian."""
+    """Twins: noise given twice, a radius used twice, tails cut off, two of another law than the Gaussian."""
     x = added(COUNT, 1.0, seeded(4))
     assert "neighbours" in alarms(np.repeat(x[: COUNT // 2], 2), 1.0)
     angle = 2 * math.pi * np.random.default_rng(5).random(COUNT)
@@ -135,22 +137,23 @@ def test_reuse_is_caught() -> None:
     assert "squares" in alarms(np.repeat(radius, 2) * np.cos(angle), 1.0)
     assert "tail" in alarms(np.where(np.abs(x) > 3.9, 0.0, x), 1.0)
     assert "fourth" in alarms(
-        np.random.default_rng(6).uniform(-1, 1, (4, COUNT)).sum(0) * math.sqrt(3) / 2, 1.0
+        np.random.default_rng(6).uniform(-1, 1, (2, COUNT)).sum(0) * math.sqrt(1.5), 1.0
     )
 
 
 def test_the_two_values_of_a_couple_are_independent_and_a_reused_couple_is_caught() -> None:
-    words = noise._words(bytes(32), 0, 8 * COUNT, CPU).view(1, 8, COUNT)
-    cosines, sines = noise._sums(words)[0].double().numpy() / 2
-    assert alarms(np.stack([cosines, sines], 1).ravel(), 1.0) == set()
-    twin = noise._sums(words[:, [0, 1, 0, 1, 4, 5, 4, 5]])[0].double().numpy() / 2
-    assert "variance" in alarms(twin[0], 1.0)
+    words = noise._words(bytes(32), 0, 4 * COUNT, CPU).view(COUNT, 4)
+    pairs = noise._on_cpu(words).double().numpy() * math.sqrt(0.5)
+    assert alarms(pairs.ravel(), 1.0) == set()
+    assert alarms(pairs.T.ravel(), 1.0) == set()
+    twin = noise._on_cpu(words[:, [0, 0, 2, 2]].contiguous()).double().numpy() * math.sqrt(0.5)
+    assert "variance" in alarms(twin[:, 0], 1.0)
 
 
 def test_each_gaussian_reaches_its_tails() -> None:
     """The largest radius, and the least: nothing is infinite, and no logarithm of zero is taken."""
-    words = torch.tensor([0, 1, -1, -(2**31), 2**31 - 1], dtype=torch.int32).repeat(4, 1)
-    cosines = noise._sums(torch.cat([words, torch.zeros_like(words)]).view(1, 8, 5))[0, 0] / 4
+    words = torch.tensor([0, 1, -1, -(2**31), 2**31 - 1], dtype=torch.int32).repeat(2, 1)
+    cosines = noise._on_cpu(torch.cat([words, torch.zeros_like(words)]).t().contiguous())[:, 0] / 2
     exact = [math.sqrt(62 * math.log(2) + 2 * math.log(2 * math.pi)), math.sqrt(62 * math.log(2))]
     assert exact[0] > 6.8 and exact[1] > 6.5
     torch.testing.assert_close(cosines, torch.tensor([exact[0], exact[1], exact[1], 0.0, 0.0]))
@@ -158,10 +161,10 @@ def test_each_gaussian_reaches_its_tails() -> None:
 
 def test_rounding_keeps_the_variance() -> None:
     """Against the same bits in float64: the variance is off by less than a part in a million."""
-    words = noise._words(os.urandom(32), 0, 8 * COUNT, CPU).view(1, 8, COUNT)
-    ours, k = noise._sums(words).double(), words.double()
-    radius = (-2 * (k[:, :4].abs().clamp(min=1 / (2 * math.pi)) * 2.0**-31).log()).sqrt()
-    angle = k[:, 4:] * (math.pi * 2.0**-31)
+    words = noise._words(os.urandom(32), 0, 4 * COUNT, CPU).view(COUNT, 4)
+    ours, k = noise._on_cpu(words).double(), words.double()
+    radius = (-2 * (k[:, :2].abs().clamp(min=1 / (2 * math.pi)) * 2.0**-31).log()).sqrt()
+    angle = k[:, 2:] * (math.pi * 2.0**-31)
     exact = torch.stack([(radius * angle.cos()).sum(1), (radius * angle.sin()).sum(1)], 1)
     assert abs(float((ours**2).sum() / (exact**2).sum()) - 1) < 1e-6
     assert float((ours - exact).abs().max()) < 1e-3
@@ -213,12 +216,12 @@ def test_a_seed_repeats_the_noise_however_it_is_cut(sizes: list[int], seed: int)
 
 
 def test_tiles_meet_without_a_gap() -> None:
-    count = 2 * noise._TILE + 3
-    parts = [torch.zeros(noise._TILE - 1), torch.zeros(5), torch.zeros(count - noise._TILE - 4)]
+    count = 2 * noise._AT_ONCE + 3
+    parts = [torch.zeros(noise._AT_ONCE - 1), torch.zeros(5), torch.zeros(count - noise._AT_ONCE - 4)]
     add_noise_(parts, 1.0, seeded(1))
     assert np.array_equal(torch.cat(parts).numpy(), added(count, 1.0, seeded(1)))
     assert all(
-        len(added(n, 1.0, seeded(n)).nonzero()[0]) > 0.99 * n for n in (1, 2, 3, noise._TILE + 1)
+        len(added(n, 1.0, seeded(n)).nonzero()[0]) > 0.99 * n for n in (1, 2, 3, noise._AT_ONCE + 1)
     )
 
 

@@ -1,30 +1,31 @@
 """Gaussian noise for training, from the cryptographic stream of a source.
 
-One value is deviation * (X1 + X2 + X3 + X4) / 2, of independent standard normals after Box and Muller
-1958: Xi = sqrt(-2 ln Ui) cos(2 pi Vi), with Ui and Vi from 32 bits each of ChaCha20. The sines of the
-same four couples make one other value, half a tile away and independent of the first.
+One value is deviation * (X1 + X2) / sqrt(2), of independent standard normals after Box and Muller 1958:
+Xi = sqrt(-2 ln Ui) cos(2 pi Vi), with Ui and Vi from 32 bits each of ChaCha20. The sines of the same two
+couples make its neighbour, which is independent of it.
 
-Why four: when few bits make the noise, all of them can be tried and the answer read off. Holohan and
-Braghin 2021 ("Secure random sampling in differential privacy", section 5.1) therefore sum 2n Gaussians
-and divide by sqrt(2n), 2n rather than n because a cosine and a sine of one couple add up to one cosine
-again; 2n - 1 uniforms are left to guess. Here 2n = 4 and no value uses a couple twice, so that seven
-uniforms are left to guess, or six where both values of the couples are seen.
+Why a grid: noise of floats lies on a lattice, deviation / 2^26 wide near zero, and answers near zero are
+finer than that: they show the lattice shifted by the true value, and an attacker can try which bits
+could have led there (Mironov 2012; Haney et al. 2022 call these precision attacks). `add_noise_`
+therefore rounds its result to a multiple of a power of two, at most deviation / 1024. That is
+post-processing, and far below the noise; every multiple within nine deviations is then reached by more
+than 2^40 ways to draw the bits, whatever the true value is, so that no answer rules a value out.
 
-Why a grid: a sum of floats lies on a lattice, deviation / 2^27 wide near zero, and answers near zero
-are finer than that: they show the lattice shifted by the true value, however many Gaussians are summed
-(Haney et al. 2022 call these precision attacks). `add_noise_` therefore rounds its result to a multiple
-of a power of two, at most deviation / 1024. That is post-processing, and far below the noise.
+Why two: one Gaussian of 32-bit words ends at 6.83 deviations, where its steps are coarse; two reach 9.66,
+beyond which a Gaussian goes once in 10^21 values. Two also leave three uniforms to guess, or two where
+both values of the couples are seen, if somebody tried bits against answers without a grid (Holohan and
+Braghin 2021, section 5.1, sum 2n Gaussians for this and leave 2n - 1; a cosine and a sine of one couple
+would add up to one cosine again, so no value uses a couple twice).
 
 Guarantee: each call has a key of its own, drawn from the source, used for that call and kept nowhere.
-No noise is infinite or NaN. One Xi reaches 6.83 deviations and a value 13.6. The radius comes from a
-whole number k of 32 bits, U = |k| / 2^31, whose small end is the tail: fp32 holds |k| below 2^24
-exactly, so that rounding k moves no radius above 3.1, and others by a part in 2^24. The coarse end is
-at radius zero, with steps of 2^-12 in one of the four. The variance is deviation^2 to a part in 10^6
-(measured: 10^8).
+No noise is infinite or NaN. The radius comes from a whole number k of 32 bits, U = |k| / 2^31, whose
+small end is the tail: fp32 holds |k| below 2^24 exactly, so that rounding k moves no radius above 3.1,
+and others by a part in 2^24. The coarse end is at radius zero, with steps of 2^-12 in one of the two.
+The variance is deviation^2 to a part in 10^6 (measured: 10^8).
 
 Not claimed: this is fp32 noise, not an exact discrete sampler, and the clipped sum it is added to was
 rounded before. That the proof for exact Gaussians carries over is argued, not proven: the lattice can
-make one grid point likelier by a part in 2^16 for small noise, and by one in 2^11 where it exceeds two
+make one grid point likelier by a part in 2^15 for small noise, and by one in 2^11 where it exceeds two
 deviations. Numbers for release come from `mechanisms`, which is exact.
 
 Repeatable: a seeded source gives the same noise for the same calls, by the number of values on each
@@ -35,7 +36,7 @@ cosines and sums may differ in the last digits, which can move a result by one s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -46,17 +47,18 @@ from sourdine import checks
 from sourdine.errors import InputError
 from sourdine.rng import Source
 
-_TILE = 1 << 16
-"""Values that share one stretch of the stream, a megabyte: small for the cache, large for the calls."""
+_AT_ONCE = 1 << 17
+"""Values made at once on a CPU, a megabyte of the stream: small for the cache, large for the calls."""
 _DEVICE_VALUES = 1 << 22
-"""Values made at once on an accelerator, where few large kernels beat many small ones."""
+"""Values made at once on an accelerator without kernels, where few large functions beat many small."""
 _WORDS_SENT = 1 << 22
 """Up to so many words are made by the CPU for an accelerator: its 500 launches take 7 ms at least."""
 _GRID_BITS = 10
 _LEAST = 2.0**-62 / (4 * math.pi**2)
 """Stands for the square of k = 0: with |k| = 1 / (2 pi) there, E[-2 ln U] is 2 (Stirling's formula)."""
 _CONSTANTS = b"expand 32-byte k"
-_ZEROS = memoryview(bytes(16 * _TILE))
+_ZEROS = memoryview(bytes(8 * _AT_ONCE))
+_SCALE = math.sqrt(0.5)
 
 
 def add_noise_(tensors: Iterable[torch.Tensor], deviation: float, source: Source) -> None:
@@ -64,7 +66,7 @@ def add_noise_(tensors: Iterable[torch.Tensor], deviation: float, source: Source
 
     Deviation 0 changes nothing and draws nothing. Tensors may be empty, of any strides and on several
     devices; all are checked before the first is changed. The scratch memory is 5 MB on the CPU, and at
-    most 320 MB on an accelerator, whatever the size of the tensors.
+    most 200 MB on an accelerator, whatever the size of the tensors.
     """
     if checks.not_negative("deviation", deviation) == 0:
         return
@@ -76,7 +78,7 @@ def add_noise_(tensors: Iterable[torch.Tensor], deviation: float, source: Source
     with torch.no_grad():
         for group in groups.values():
             for piece, noise in _matched(group, source):
-                round_(piece.add_(noise, alpha=deviation / 2), deviation)
+                round_(piece.add_(noise, alpha=deviation * _SCALE), deviation)
 
 
 def round_(noisy: torch.Tensor, deviation: float) -> None:
@@ -90,7 +92,7 @@ def normal(shape: Sequence[int], source: Source, device: torch.device | str = "c
     """Standard normals in fp32, as they come: not rounded to a grid."""
     drawn = torch.empty(tuple(shape), dtype=torch.float32, device=device)
     for piece, noise in _matched([drawn], source):
-        torch.mul(noise, 0.5, out=piece)
+        torch.mul(noise, _SCALE, out=piece)
     return drawn
 
 
@@ -113,7 +115,7 @@ def _check(tensor: torch.Tensor) -> None:
 def _matched(
     tensors: list[torch.Tensor], source: Source
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Flat pieces of tensors of one device, each with as much noise of deviation 2."""
+    """Flat pieces of tensors of one device, each with as much noise of variance 2."""
     count = sum(tensor.numel() for tensor in tensors)
     if count == 0:
         return
@@ -142,44 +144,41 @@ def _flat(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _noise(count: int, key: bytes, device: torch.device) -> Iterator[torch.Tensor]:
-    """Sums of four standard normals, `count` in all, cut into chunks.
-
-    Tile by tile: neither the size of a chunk nor the device decides which bits make which value.
-    """
-    at_once = _TILE if device.type == "cpu" else _DEVICE_VALUES
-    done = 0
-    while done < count:
-        now = min(count - done, at_once)
-        if now > _TILE:
-            now -= now % _TILE
-        tiles, width = max(1, now // _TILE), (min(now, _TILE) + 1) // 2
-        words = _words(key, done // 4, tiles * 8 * width, device).view(tiles, 8, width)
-        yield _sums(words).view(-1)[:now]
-        done += now
+    """Sums of two standard normals, `count` in all, cut into chunks: two for every four words."""
+    at_once, sums = (_AT_ONCE, _on_cpu) if device.type == "cpu" else (_DEVICE_VALUES, _elsewhere)
+    for start in range(0, count, at_once):
+        now = min(count - start, at_once)
+        words = _words(key, start // 8, 4 * ((now + 1) // 2), device)
+        yield sums(words.view(-1, 4)).view(-1)[:now]
 
 
-def _sums(words: torch.Tensor) -> torch.Tensor:
-    """Two sums of four from each column of eight words: tiles x 8 x width -> tiles x 2 x width."""
-    uniform = words.to(torch.float32).mul_(2.0**-31)  # in [-1, 1], of either sign
-    radius, angle = uniform[:, :4], uniform[:, 4:].mul_(math.pi)
+def _elsewhere(words: torch.Tensor) -> torch.Tensor:
+    """Two sums of two from each row of four words: n x 4 -> n x 2."""
+    uniform = words.t().to(torch.float32) * 2.0**-31  # in [-1, 1], of either sign
     # U is the size of the first, so that -2 ln U = -ln(uniform^2).
-    _map(np.log, torch.log, radius.mul_(radius).clamp_(min=_LEAST), radius)
-    _map(np.sqrt, torch.sqrt, radius.neg_(), radius)
-    tiles, _, width = words.shape
-    waves = torch.empty((tiles, 2, 4, width), dtype=torch.float32, device=words.device)
-    _map(np.cos, torch.cos, angle, waves[:, 0])
-    _map(np.sin, torch.sin, angle, waves[:, 1])
-    return waves.mul_(radius.unsqueeze(1)).sum(2)
+    radius = uniform[:2].square().clamp_(min=_LEAST).log_().neg_().sqrt_()
+    angle = uniform[2:] * math.pi
+    return torch.stack([(angle.cos() * radius).sum(0), angle.sin_().mul_(radius).sum(0)], 1)
 
 
-def _map(
-    on_cpu: np.ufunc, elsewhere: Callable[..., torch.Tensor], x: torch.Tensor, out: torch.Tensor
-) -> None:
-    """The function of each element. NumPy's take half the time of torch's here (benchmarks/engine)."""
-    if x.device.type == "cpu":
-        on_cpu(x.numpy(), out=out.numpy())
-    else:
-        elsewhere(x, out=out)
+def _on_cpu(words: torch.Tensor) -> torch.Tensor:
+    """The same by NumPy, whose functions take half the time of torch's here (benchmarks/engine)."""
+    uniform = np.empty((4, len(words)), dtype=np.float32)
+    np.copyto(uniform, words.numpy().T, casting="unsafe")
+    uniform *= np.float32(2.0**-31)
+    radius, angle = uniform[:2], uniform[2:]
+    np.square(radius, out=radius)
+    np.maximum(radius, np.float32(_LEAST), out=radius)
+    np.log(radius, out=radius)
+    np.negative(radius, out=radius)
+    np.sqrt(radius, out=radius)
+    angle *= np.float32(math.pi)
+    sums, waves = np.empty((len(words), 2), dtype=np.float32), np.empty_like(angle)
+    for at, function in enumerate((np.cos, np.sin)):
+        function(angle, out=waves)
+        waves *= radius
+        np.add(waves[0], waves[1], out=sums[:, at])
+    return torch.from_numpy(sums)
 
 
 def _words(key: bytes, start: int, count: int, device: torch.device) -> torch.Tensor:

@@ -32,7 +32,7 @@ from sourdine.text.models import BYTES
 from sourdine.text.plan import Plan
 
 _NUMBERS = (
-    "float32; noise of a ChaCha20 stream, four Gaussians added up, the sum rounded to a grid "
+    "float32; noise of a ChaCha20 stream, two Gaussians added up, the sum rounded to a grid "
     "(sourdine.sgd.noise)"
 )
 
