@@ -19,12 +19,13 @@ from torch import nn
 from zoo import ZOO, Case, torch
 
 from sourdine.errors import CheckError
+from sourdine.rng import seeded
 from sourdine.sgd import Adaptive, clipped_sum
 from sourdine.sgd import graphs as room
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge
-from sourdine.sgd.graphs import Graphs, Program
+from sourdine.sgd.graphs import Graphs, Program, traced
 from sourdine.sgd.uses import any_order, summed
 
 # The same models in other shapes, and some others, are left out to save time.
@@ -49,26 +50,29 @@ LEFT = {
 }
 
 
-def as_traced(program: Program) -> Program:
-    return program
-
-
 class Made:
     """A model with its graphs and an eager twin for one loss."""
 
     def __init__(self, model: Any, loss: Any, clip: float | Clip = 1.0) -> None:
         self.model, self.loss, self.clip = model, loss, clip
         self.knowledge = Knowledge()
-        self.graphs = Graphs(model, loss, compiler=as_traced)
+        self.graphs = Graphs(model, loss, compiler=traced)
+        self.made: list[bool] = []
+        """Whether each batch was made by its graph."""
 
     def sums(self, data: Any, weights: Any = None) -> Any:
         """The sum of one batch, in one vector; dropout draws from one seed."""
         count = len(next(iter(data.values())))
         batch = Batch(data, torch.ones(count) if weights is None else weights, count, weights is None)
-        self.model.zero_grad()
+        self.graphs.begin()
         with torch.random.fork_rng(devices=[]):
             how = self.clip if isinstance(self.clip, Clip) else Flat(self.clip)
             self.graphs.add(batch, how, self.knowledge, lambda: self.eagerly(batch), seed)
+            by_graph = self.graphs.made == [True] and self.graphs.sound()
+            if not self.graphs.sound():
+                self.graphs.begin()
+                self.eagerly(batch)
+        self.made.append(by_graph)
         return torch.cat([x.grad.flatten() for x in self.model.parameters() if x.requires_grad])
 
     def eagerly(self, batch: Batch) -> Any:
@@ -105,7 +109,7 @@ def test_the_sums_of_a_graph_are_those_of_brute_force(case: Case) -> None:
         made.sums(batch)
     assert error(model, clipped(wanted, clip)) <= TOLERANCE
     left = any(case.name in names for names in LEFT.values())
-    assert made.graphs.made == [not left] * 2, made.graphs.reasons
+    assert made.made == [not left] * 2, made.graphs.reasons
 
 
 class Net(nn.Module):
@@ -151,7 +155,7 @@ def test_one_example_stays_within_the_clip(half: bool) -> None:
     for one in torch.eye(4):
         norm = float(made.sums(data(), one).double().norm())
         assert 0.98 * clip < norm <= clip
-    assert made.graphs.made == [True] * 4
+    assert made.made == [True] * 4
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 4097, 100_000])
@@ -172,7 +176,7 @@ def test_dropout_drops_the_same() -> None:
     made = Made(net(0.5), loss, 0.1)
     for start in range(3):
         torch.testing.assert_close(made.sums(data(start)), made.wanted(data(start)))
-    assert made.graphs.made == [True] * 3
+    assert made.made == [True] * 3
 
 
 def test_a_padding_example_adds_nothing() -> None:
@@ -200,7 +204,7 @@ def test_gradients_that_are_not_finite_are_left_to_the_eager_code() -> None:
         made.sums({**data(), "scale": torch.ones(4)})
     scale = torch.tensor([1.0, float("inf"), 1.0, 1.0])
     found = made.sums({**data(), "scale": scale})
-    assert made.graphs.made == [True, True, True, False]
+    assert made.made == [True, True, True, False]
     assert torch.isfinite(found).all()
     torch.testing.assert_close(found, made.wanted({**data(), "scale": scale}))
     assert len(made.graphs._graphs) == 1  # a batch that cannot tell, at a proof, drops no graph
@@ -216,7 +220,7 @@ def test_rows_that_begin_to_move_are_left_to_the_eager_code() -> None:
         made.sums(data())
     with pytest.raises(CheckError, match="rows reordered"):  # its proof
         made.sums({**data(), "order": torch.tensor([1, 0, 3, 2])})
-    assert made.graphs.made == [True, True]
+    assert made.made == [True, True]
 
 
 def test_a_model_whose_settings_change_gets_a_new_graph() -> None:
@@ -225,7 +229,7 @@ def test_a_model_whose_settings_change_gets_a_new_graph() -> None:
     made.model.pace = 3.0
     found = made.sums(data())  # the second batch: proved, and held against the eager code
     torch.testing.assert_close(found, made.wanted(data()))
-    assert made.graphs.made == [True, True]
+    assert made.made == [True, True]
 
 
 def test_a_change_is_found_whatever_the_order_of_shapes_and_signs() -> None:
@@ -259,7 +263,7 @@ def test_data_do_not_become_constants() -> None:
     for labels in ([0, 1, 2, 1], [2, 2, 0, 0]):
         batch = {"ids": data()["ids"], "y": Labels(labels)}
         torch.testing.assert_close(made.sums(batch), made.wanted(batch))
-    assert made.graphs.made == [False, False]
+    assert made.made == [False, False]
     assert len(made.graphs.reasons) == 1  # and not one for each batch
 
     def closed(model: Any, batch: Any) -> Any:
@@ -290,7 +294,7 @@ def test_a_graph_that_was_never_compared_is_not_used() -> None:
     made.sums({**data(), "scale": torch.tensor([1.0, float("inf"), 1.0, 1.0])})
     assert not made.graphs._graphs and not made.graphs.reasons
     made.sums({**data(), "scale": torch.ones(4)})
-    assert made.graphs.made == [False, True]
+    assert made.made == [False, True]
 
 
 def test_other_strides_and_other_layers_are_another_graph() -> None:
@@ -298,9 +302,10 @@ def test_other_strides_and_other_layers_are_another_graph() -> None:
     made.sums(data())
     turned = {**data(), "ids": data()["ids"].t().contiguous().t()}
     torch.testing.assert_close(made.sums(turned), made.wanted(turned))
+    assert len(made.graphs._graphs) == 2
     made.model.out = nn.Linear(8, 4)
     torch.testing.assert_close(made.sums(data()), made.wanted(data()))
-    assert len(made.graphs._graphs) == 3
+    assert made.made == [True] * 3
 
 
 def test_without_a_compiler_the_eager_code_goes_on() -> None:
@@ -331,7 +336,7 @@ def test_nothing_of_the_tracing_stays_in_lists_and_dicts() -> None:
 
     made = Made(Keeps(), loss, 0.1)
     made.sums(data())
-    assert made.graphs.made == [True]
+    assert made.made == [True]
     assert torch.isfinite(torch.stack([*made.model.all, made.model.kept["last"]])).all()
 
 
@@ -340,9 +345,10 @@ def test_a_frozen_layer_and_another_mode_are_another_graph() -> None:
     made.sums(data())
     made.model.eval()
     torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert len(made.graphs._graphs) == 2
     made.model.words.weight.requires_grad_(False)
     torch.testing.assert_close(made.sums(data()), made.wanted(data()))
-    assert len(made.graphs._graphs) == 3
+    assert made.made == [True] * 3
 
 
 def test_what_has_no_graph_is_named() -> None:
@@ -360,12 +366,17 @@ def test_what_has_no_graph_is_named() -> None:
 def test_a_wrong_graph_is_found() -> None:
     """The comparison at each proof can fail."""
     made = Made(net(), loss, 0.1)
-    made.graphs.compiler = lambda program: (
-        lambda *given: (
-            [None if x is None else -x for x in program(*given)[0]],
-            *program(*given)[1:],
-        )
-    )
+
+    def wrong(program: Program) -> Program:
+        def run(owned: Any, data: Any, weights: Any, sums: Any) -> Any:
+            before = sums[0].clone()
+            answer = program(owned, data, weights, sums)
+            sums[0].neg_().add_(before, alpha=2)  # takes away instead of adding
+            return answer
+
+        return run
+
+    made.graphs.compiler = wrong
     torch.testing.assert_close(made.sums(data()), made.wanted(data()))
     assert list(made.graphs.reasons.values()) == ["the graph does not do what the model does"]
 
@@ -373,27 +384,69 @@ def test_a_wrong_graph_is_found() -> None:
 # In the engine
 
 
-@pytest.fixture
-def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "compiled", as_traced)
+def otherwise(program: Program) -> Program:
+    """Stands for a compiler: nobody knows in which order it adds up."""
+    return program
 
 
-@pytest.mark.usefixtures("traced_only")
-def test_a_run_by_graphs_that_was_killed_is_charged_again(
+def test_a_run_by_compiled_graphs_that_was_killed_is_charged_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which graph made a step hangs on the batches before it: no step is run again with the same noise."""
     monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
-    began = run(engine(tmp_path / "run", compiled=True), 10)
+    began = run(engine(tmp_path / "run", graphs=otherwise), 10)
     assert began.graphs is not None
-    assert all(began.graphs.made[-10:])
-    resumed = run(engine(tmp_path / "run", compiled=True))
+    assert all(began.graphs.made)
+    resumed = run(engine(tmp_path / "run", graphs=otherwise))
     assert again(tmp_path / "run", resumed) == [7]
 
 
-@pytest.mark.usefixtures("traced_only")
+def weights_of(of: Any) -> Any:
+    return torch.cat([x.detach().flatten() for x in of.model.parameters()])
+
+
+def test_a_run_by_traced_graphs_goes_on_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
+    whole = run(engine(tmp_path / "whole", graphs=traced, source=seeded(1)))
+    began = run(engine(tmp_path / "run", graphs=traced, source=seeded(1)), 10)
+    assert began.graphs is not None
+    assert all(began.graphs.made)
+    resumed = run(engine(tmp_path / "run", graphs=traced, source=seeded(1)))
+    assert again(tmp_path / "run", resumed) == []
+    assert torch.equal(weights_of(resumed), weights_of(whole))
+
+
+def test_a_step_made_without_its_graph_the_second_time_is_charged_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
+    run(engine(tmp_path / "run", graphs=traced), 10)
+    monkeypatch.setattr(room, "_MOST", 0)
+    resumed = run(engine(tmp_path / "run", graphs=traced))
+    assert again(tmp_path / "run", resumed) != []
+
+
+def test_a_lot_that_graphs_cannot_judge_is_made_without_them() -> None:
+    """An example whose gradient is infinite adds nothing, and its lot is made by the eager code."""
+    of = engine(None, graphs=traced)
+    honest = of.loss
+    seen: list[bool] = []
+
+    def bad(model: Any, batch: Any) -> Any:
+        return honest(model, batch) * of.scale
+
+    of.scale = 1.0
+    of.loss = of.graphs.loss = bad
+    for lot in of.lots():
+        of.scale = torch.inf if lot.step == 12 else 1.0
+        of.step(lot)
+        seen.append(all(torch.isfinite(x).all() for x in of.model.parameters()))
+    assert all(seen)
+
+
 def test_a_clip_that_is_changed_holds_at_once() -> None:
-    of = engine(None, compiled=True)
+    of = engine(None, graphs=traced)
     for lot in of.lots():
         if lot.step == 10:
             of.clip = Flat(0.01)
@@ -419,4 +472,4 @@ def compile_and_compare() -> None:
         assert float((found - how.wanted(data(start))).norm() / found.norm()) <= TOLERANCE
     for one in torch.eye(4):
         assert float(how.sums(data(), one).double().norm()) <= clip
-    assert all(how.graphs.made)
+    assert all(how.made)

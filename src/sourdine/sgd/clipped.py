@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge, gradients, trained
-from sourdine.sgd.uses import Gradients, Recent
+from sourdine.sgd.uses import Gradients, Recent, square
 
 __all__ = ["Clipped", "clipped_sum"]
 
@@ -75,9 +75,13 @@ def scaled(
     squares: dict[str, Tensor] = {}
     rounding: Tensor | float = 0.0
     recent = Recent()
+    small = {} if how.apart else _small(found)
+    if small:  # hundreds of biases are one row of numbers
+        squares["all that is small"] = square(_together(small))
     for name, grads in found.items():
-        squares[name], more = grads.squares(recent)
-        rounding = rounding + more
+        if name not in small:
+            squares[name], more = grads.squares(recent)
+            rounding = rounding + more
     return how.factors(squares, rounding, torch.zeros(units, device=device))
 
 
@@ -85,17 +89,44 @@ def add_sums_(
     model: nn.Module, found: dict[str, Gradients], factors: Factors, bad: Tensor | None
 ) -> None:
     """Adds the scaled sum of all contributions but the bad ones to `.grad`, and lets go of them."""
-    # Last layers first, embeddings last: activations are let go before the large sums are made.
-    for name, parameter in reversed(trained(model).items()):
+    parameters = trained(model)
+    for parameter in parameters.values():
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        if name in found:
+    if bad is not None:
+        for grads in found.values():
+            grads.drop(bad)
+        if isinstance(factors, Mapping):
+            factors = {name: scale.masked_fill(bad, 0) for name, scale in factors.items()}
+        else:
+            factors = factors.masked_fill(bad, 0)
+    small = _small(found) if isinstance(factors, Tensor) else {}
+    if small and isinstance(factors, Tensor):
+        whole = torch.mv(_together(small).t(), factors).split([x.shape.numel() for x in small.values()])
+        sums = [part.view(x.shape) for part, x in zip(whole, small.values(), strict=True)]
+        torch._foreach_add_([_gradient(parameters[name]) for name in small], sums)
+    # Last layers first, embeddings last: activations are let go before the large sums are made.
+    for name, parameter in reversed(parameters.items()):
+        if name in found and name not in small:
             scale = factors[name] if isinstance(factors, Mapping) else factors
-            if bad is not None:
-                found[name].drop(bad)
-                scale = scale.masked_fill(bad, 0)
-            found[name].add_sum_(parameter.grad, scale)
-            del found[name]  # frees its activations
+            found[name].add_sum_(_gradient(parameter), scale)
+        found.pop(name, None)  # frees its activations
+
+
+def _small(found: Mapping[str, Gradients]) -> dict[str, Gradients]:
+    """What has few numbers an example; more than one of them."""
+    small = {name: grads for name, grads in found.items() if grads.small}
+    return small if len(small) > 1 else {}
+
+
+def _together(small: Mapping[str, Gradients]) -> Tensor:
+    return torch.cat([grads.formed for grads in small.values() if grads.formed is not None], 1)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        raise RuntimeError("a sum has no place yet")
+    return parameter.grad
 
 
 @contextmanager

@@ -24,6 +24,9 @@ _MARGIN = 1 - 2.0**-20
 class Clip(ABC):
     """How contributions are scaled."""
 
+    apart = False
+    """Whether squares are asked for by parameter; otherwise some may come as one."""
+
     @property
     @abstractmethod
     def bound(self) -> float:
@@ -97,6 +100,7 @@ class PerLayer(Clip):
     """
 
     clips: Mapping[str, float]
+    apart = True
 
     def __post_init__(self) -> None:
         if not self.clips:

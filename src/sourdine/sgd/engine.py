@@ -38,7 +38,7 @@ from sourdine.sgd.clipping import Adaptive, Clip, Flat
 from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.gradients import Knowledge, trained
-from sourdine.sgd.graphs import Graphs
+from sourdine.sgd.graphs import Compiler, Graphs, traced
 from sourdine.sgd.noise import add_noise_, normal, round_
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.resuming import Resuming
@@ -78,9 +78,9 @@ class Engine(Resuming):
     folder: where checkpoints go, every save_every steps; an unfinished run found there goes on. Make a
     learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
     canaries: further units, made for an audit (sgd/canaries.py); they count among the records.
-    compiled: batches are made by graphs of torch's compiler (sgd/graphs.py) where the model allows it:
-    faster by the step, but each new shape of a batch takes a minute or so at first, and a run that was
-    killed is charged again for the steps since its last save.
+    graphs: batches are made by graphs where the model allows it (sgd/graphs.py): `traced` takes seconds
+    for each new shape of a batch, `compiled` a minute or so, and makes the faster steps; a run by
+    compiled graphs that was killed is charged again for the steps since its last save.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Engine(Resuming):
         save_every: int = 50,
         label: str = "training",
         canaries: Canaries | None = None,
-        compiled: bool = False,
+        graphs: Compiler | None = None,
     ) -> None:
         refuse(model)
         self.model, self.optimizer, self.loss = model, optimizer, loss
@@ -124,7 +124,8 @@ class Engine(Resuming):
         self._count = len(self._units) + (0 if canaries is None else canaries.count)
         self._processes = budget.processes if isinstance(budget, Charge) else Processes()
         self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
-        self.graphs = Graphs(model, loss, most_per_user) if compiled else None
+        self.graphs = Graphs(model, loss, most_per_user, graphs) if graphs else None
+        self._repeats = graphs is traced and self._processes.count == 1
         self._open: Lot | None = None
         self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
 
@@ -174,8 +175,8 @@ class Engine(Resuming):
                 settings=(
                     *(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
                     None if canaries is None else (canaries.count, canaries.scale),
-                    # Which graph made a step hangs on the batches before it: no two runs are alike.
-                    os.urandom(32) if compiled else None,
+                    # A compiler chooses by the clock among ways to add up: no two runs are alike.
+                    None if graphs is None else b"traced" if self._repeats else os.urandom(32),
                 ),
                 calls=(loss, collate),
                 rank=self._processes.rank,
@@ -264,7 +265,7 @@ class Engine(Resuming):
             self._beside = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
         self.done = lot.step + 1  # whatever interrupts it from here on, its noise is not drawn twice
         self._finish(lot.step, below)
-        self._pace(lot.step)
+        self._pace(lot.step, [] if self.graphs is None else self.graphs.made)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -330,15 +331,21 @@ class Engine(Resuming):
         Where the GPU's memory runs out, the same lot is cut into batches of half the size: nothing was
         drawn but the lot, so the guarantee is the same.
         """
+        by_graphs = self.graphs is not None
         while True:
             for parameter in self._parameters.values():
                 parameter.grad = None
+            if self.graphs is not None:
+                self.graphs.begin()
             below = torch.zeros((), device=self._device)
             try:
                 with self._reseeded(lot.step):
                     for batch in self._batches(lot):
-                        below += self._add(batch)
-                return below
+                        below += self._add(batch, by_graphs)
+                if self.graphs is None or self.graphs.sound():
+                    return below
+                by_graphs = False  # something in this lot is for the eager code to judge
+                continue
             except torch.OutOfMemoryError:
                 if self.batch_size <= self._units.most:
                     raise InputError(
@@ -346,13 +353,15 @@ class Engine(Resuming):
                         "a smaller model. What was reserved stays charged; the run can go on elsewhere."
                     ) from None
             self.batch_size = max(self._units.most, self.batch_size // 2)
+            if self.graphs is not None:
+                self.graphs.forget()
             torch.cuda.empty_cache()
 
     def _batches(self, lot: Lot) -> Iterator[Batch]:
         source = self._streams.at("examples", lot.step)
         return batches(self._units, lot._units, self.batch_size, self.collate, self._device, source)
 
-    def _add(self, batch: Batch) -> Tensor:
+    def _add(self, batch: Batch, by_graphs: bool) -> Tensor | float:
         """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive)."""
         most = self._units.most
         cuda = self._device.type == "cuda"
@@ -379,10 +388,12 @@ class Engine(Resuming):
                 knowledge=self._knowledge,
             )
 
-        if self.graphs is None:
-            result = eagerly()
-        else:
+        if self.graphs is not None and by_graphs:
             result = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed)
+        else:
+            result = eagerly()
+        if not isinstance(self.clip, Adaptive):
+            return 0.0
         there = batch.weights.view(-1, most).amax(1) > 0
         return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 
@@ -412,8 +423,7 @@ class Engine(Resuming):
         self._processes.share_(released)
         if self.canaries is not None and isinstance(self.plan, PoissonLots):
             self.canaries.see(sums[-1], self.clip.bound, self.plan.rate, multiplier)
-        for total in sums:
-            total.div_(self.plan.lot_size)
+        torch._foreach_div_(sums, self.plan.lot_size)
         if hasattr(self.optimizer, "noise_variance") and self._correlated is None:
             self.optimizer.noise_variance = (deviation / self.plan.lot_size) ** 2
         if isinstance(self.clip, Adaptive):

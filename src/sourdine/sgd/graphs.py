@@ -40,56 +40,100 @@ from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipped import Clipped, add_sums_, full_precision, scaled
 from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
 from sourdine.sgd.gradients import Knowledge, NotProved, gradients, often, trained
+from sourdine.sgd.replay import Replay
 from sourdine.sgd.uses import any_order
 
 Loss = Callable[[nn.Module, Any], Tensor]
-Answer = tuple[list[Tensor | None], Tensor, Tensor, Tensor]
-"""Sums by parameter, norms, losses, and whether the sums may be used."""
-Program = Callable[..., Answer]
+Answer = tuple[Tensor, Tensor, Tensor]
+"""Norms, losses, and whether the sums may be used."""
+Program = Callable[[list[Tensor], Any, Tensor, list[Tensor]], Answer]
+"""program(owned, data, weights, sums) adds the clipped sum of a batch to `sums`, in place."""
+Compiler = Callable[[Program], Program]
 _PLAIN = (type(None), bool, int, float, str)
 _MOST = 32  # shapes
 
 
-@dataclass
-class _Graph:
-    """As it was traced, and as the compiler made it."""
-
-    traced: Program
-    program: Program
-    half: bool
-    batches: int = 0
+def traced(program: Program) -> Program:
+    """Graphs as they were traced: seconds for each new shape of a batch; a run can be repeated."""
+    return program
 
 
 def compiled(program: Program) -> Program:
-    """The same by torch's compiler, for these very shapes."""
+    """Graphs by torch's compiler: faster by the step, a minute for each new shape, never twice alike."""
     # What is rounded to half precision stays so: norms must be those of the values that are added up.
     exact: dict[str, Any] = {"emulate_precision_casts": True}
     quick: Program = torch.compile(program, fullgraph=True, dynamic=False, options=exact)
 
-    def run(*given: Any) -> Answer:
+    def run(owned: list[Tensor], data: Any, weights: Tensor, sums: list[Tensor]) -> Answer:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's own
-            return quick(*given)
+            return quick(owned, data, weights, sums)
 
     return run
 
 
+@dataclass
+class _Graph:
+    """What makes batches of one shape, and what is held against the eager code."""
+
+    program: Program
+    compared: Program
+    half: bool
+    batches: int = 0
+
+
 class Graphs:
-    """All graphs of one model and loss; `reasons` says why batches of some shape have none."""
+    """All graphs of one model and loss; `reasons` says why batches of some shape have none.
+
+    `begin` before the first batch of a lot, `add` for each, and then `sound`: False if something in one
+    of the batches is not for graphs to judge, and the lot has to be made again without them. Until then
+    nothing asks the GPU for an answer, which would keep it waiting.
+    """
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        per_unit: int = 1,
-        compiler: Callable[[Program], Program] | None = None,
+        self, model: nn.Module, loss: Loss, per_unit: int = 1, compiler: Compiler = compiled
     ) -> None:
-        self.model, self.loss, self.per_unit = model, loss, per_unit
-        self.compiler = compiler or compiled
+        self.model, self.loss, self.per_unit, self.compiler = model, loss, per_unit, compiler
         self.reasons: dict[Hashable, str] = {}
         self.made: list[bool] = []
-        """Of the batches since it was cleared: whether each was made by its graph."""
+        """Of the batches of this lot: whether each was made by its graph."""
         self._graphs: dict[Hashable, _Graph] = {}
+        self._flat = torch.empty(0)
+        self._sums: list[Tensor] = []
+        self._usable = torch.empty(0)
+        self._pool: Any = None
+
+    def begin(self) -> None:
+        """Sums of zero in `.grad`, one behind the other in memory, where they stay from lot to lot."""
+        parameters = list(trained(self.model).values())
+        if len({x.device for x in parameters}) > 1 or {x.dtype for x in parameters} != {torch.float32}:
+            raise InputError("graphs need all that is trained on one device and in float32.")
+        if [x.shape for x in self._sums] != [x.shape for x in parameters] or (
+            self._flat.device != parameters[0].device
+        ):
+            self.forget()
+            sizes = [x.numel() for x in parameters]
+            self._flat = torch.zeros(sum(sizes), device=parameters[0].device)
+            parts = zip(self._flat.split(sizes), parameters, strict=True)
+            self._sums = [part.view(x.shape) for part, x in parts]
+            self._usable = torch.ones((), dtype=torch.bool, device=self._flat.device)
+        self._flat.zero_()
+        self._usable.fill_(True)
+        self.made.clear()
+        for x, own in zip(parameters, self._sums, strict=True):
+            x.grad = own
+        self._owned = _owned(self.model)
+        self._of_model = self._settings()
+
+    def forget(self) -> None:
+        """Lets go of all graphs and their memory."""
+        self._graphs.clear()
+        self.reasons.clear()
+        self._flat, self._sums, self._pool = torch.empty(0), [], None
+
+    def sound(self) -> bool:
+        """Whether all that graphs have added since `begin` may be used."""
+        return bool(self._usable)
 
     def add(
         self,
@@ -104,10 +148,6 @@ class Graphs:
         reseed: brings torch's generator to where it was before this batch; a batch that is run twice
         drops the same.
         """
-        parameters = list(trained(self.model).values())
-        before = [x.grad for x in parameters]
-        _put(parameters, [None] * len(parameters))
-        result, sums = None, list[Tensor | None]()
         key = _problem(batch, clip) or self._key(batch, clip)
         if key not in self._graphs and len(self._graphs) + len(self.reasons) >= _MOST:
             key = "there are too many shapes"
@@ -115,32 +155,15 @@ class Graphs:
             self.reasons[key] = key
         graph = self._graphs.get(key)
         if key not in self.reasons and (graph is None or often(graph.batches + 1)):
-            knowledge.asked = True
-            try:
-                result = eagerly()
-            finally:
-                knowledge.asked = False
-            sums = [x.grad for x in parameters]
-            graph = self._settled(key, batch, clip, knowledge, (sums, result.norms), reseed)
-        by_graph = None
-        if graph is not None:
-            graph.batches += 1
+            graph = self._settled(key, batch, clip, knowledge, eagerly, reseed)
             reseed()
-            by_graph = self._run(graph.program, batch)
-            if not bool(by_graph[3]):
-                by_graph = None
-        if by_graph is not None:
-            sums, result = by_graph[0], Clipped(by_graph[2], by_graph[1], None)
-        elif result is None:
-            reseed()
-            _put(parameters, [None] * len(parameters))
-            result = eagerly()
-            sums = [x.grad for x in parameters]
-        self.made.append(by_graph is not None)
-        _put(parameters, before)
-        for x, new in zip(parameters, sums, strict=True):
-            x.grad = x.grad if new is None else new if x.grad is None else x.grad.add_(new)
-        return result
+        self.made.append(graph is not None)
+        if graph is None:
+            return eagerly()
+        graph.batches += 1
+        norms, losses, usable = self._run(graph.program, batch)
+        self._usable.logical_and_(usable)
+        return Clipped(losses, norms, None)
 
     def _settled(
         self,
@@ -148,108 +171,140 @@ class Graphs:
         batch: Batch,
         clip: Clip,
         knowledge: Knowledge,
-        wanted: tuple[list[Tensor | None], Tensor],
+        eagerly: Callable[[], Clipped],
         reseed: Callable[[], object],
     ) -> _Graph | None:
         """The graph for batches of this shape: a new one, or the one there is if it is still right."""
-        graph = self._graphs.pop(key, None)
-        if graph is not None:
-            reseed()
-            if self._right(graph.traced, batch, wanted, graph.half) is not False:
-                self._graphs[key] = graph
-                return graph
-            self._graphs.clear()  # whatever has changed may have changed for other shapes too
+        kept = self._flat.clone() if self.made else None
         try:
-            traced = self._trace(batch, clip, knowledge)
-            graph = _Graph(traced, self.compiler(traced), _half(traced))
-            reseed()
-            right = self._right(graph.traced, batch, wanted, graph.half)
-            if right and not _random(traced):  # a compiler may draw otherwise
-                right = self._right(graph.program, batch, wanted, graph.half)
-            if right is None:
-                return None  # perhaps the next batch tells
-            if not right:
-                raise InputError("the graph does not do what the model does")
-        except NotProved:
+            wanted = self._eagerly(eagerly, reseed, knowledge, prove=True)
+            graph = self._graphs.get(key)
+            if graph is not None:
+                if self._right(graph, batch, wanted, reseed) is not False:
+                    return graph
+                self._graphs.clear()  # whatever has changed may have changed for other shapes too
+            try:
+                graph = self._new(batch, clip, knowledge)
+                wanted = self._eagerly(eagerly, reseed, knowledge, prove=False)
+                right = self._right(graph, batch, wanted, reseed)
+                if right is False:
+                    raise InputError("the graph does not do what the model does")
+                if right:
+                    self._graphs[key] = graph
+                    return graph
+            except NotProved:
+                pass
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a model does that cannot be traced or compiled
+                kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+                self.reasons[key] = f"{kind}{(str(error).splitlines() or [''])[0][:200]}"
             return None  # perhaps the next batch tells
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # whatever a model does that cannot be traced or compiled
-            kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-            self.reasons[key] = f"{kind}{(str(error).splitlines() or [''])[0][:200]}"
-            return None
-        self._graphs[key] = graph
-        return graph
+        finally:
+            self._flat.zero_() if kept is None else self._flat.copy_(kept)
+
+    def _eagerly(
+        self,
+        eagerly: Callable[[], Clipped],
+        reseed: Callable[[], object],
+        knowledge: Knowledge,
+        prove: bool,
+    ) -> Tensor:
+        """The eager code's sums, alone in `.grad`, and its norms."""
+        self._flat.zero_()
+        reseed()
+        knowledge.asked = prove
+        try:
+            return eagerly().norms
+        finally:
+            knowledge.asked = False
+
+    def _new(self, batch: Batch, clip: Clip, knowledge: Knowledge) -> _Graph:
+        found = self._trace(batch, clip, knowledge)
+        program = compared = self.compiler(found)
+        if self._flat.is_cuda:
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            given = ([x.detach() for x in self._owned], batch.data, batch.weights, self._sums)
+            with torch.no_grad(), full_precision(self._flat.device):
+                program = compared = Replay(program, *given, pool=self._pool)
+        if self.compiler is not traced and _random(found):  # a compiler may draw otherwise
+            compared = found
+        return _Graph(program, compared, _half(found))
 
     def _right(
-        self, program: Program, batch: Batch, wanted: tuple[list[Tensor | None], Tensor], half: bool
+        self, graph: _Graph, batch: Batch, wanted: Tensor, reseed: Callable[[], object]
     ) -> bool | None:
-        """Whether a program gives these sums and norms; None if this batch cannot tell."""
-        sums, norms, _, usable = self._run(program, batch)
+        """Whether a graph gives these norms and the sums in `.grad`; None if the batch cannot tell."""
+        size = float(self._flat.square().sum())
+        self._flat.neg_()
+        reseed()
+        norms, _, usable = self._run(graph.compared, batch)
         if not bool(usable):
             return None
-        off = size = 0.0
-        for found, other in zip(sums, wanted[0], strict=True):
-            if found is not None and other is not None:
-                off += float((found - other).square().sum())
-                size += float(other.square().sum())
-            elif (found is None) != (other is None):
-                return False
-        tolerance = 0.05 if half else 1e-4
-        least = 1e-6 * float(wanted[1].max())
-        alike = torch.allclose(norms, wanted[1], rtol=tolerance, atol=least)
-        return alike and off <= tolerance**2 * size + 1e-30
+        tolerance = 0.05 if graph.half else 1e-4
+        least = 1e-6 * float(wanted.max())
+        alike = torch.allclose(norms, wanted, rtol=tolerance, atol=least)
+        return alike and float(self._flat.square().sum()) <= tolerance**2 * size + 1e-30
+
+    def _settings(self) -> Hashable:
+        """All of the model that a graph holds on to: shapes, and settings that are no tensors."""
+        modules = [
+            (name, type(value), value)
+            for module in self.model.modules()
+            for name, value in vars(module).items()
+            if type(value) in _PLAIN
+        ]
+        places = tuple(x.data_ptr() for x in self._owned) if self._flat.is_cuda else ()
+        return tuple(map(_shape, self._owned)), tuple(modules), places
 
     def _key(self, batch: Batch, clip: Clip) -> Hashable:
         """What has to be equal for two batches to share a graph."""
         leaves, structure = pytree.tree_flatten(batch.data)
         device = batch.weights.device.type
-        modules = [
-            (name, value)
-            for module in self.model.modules()
-            for name, value in vars(module).items()
-            if type(value) in _PLAIN
-        ]
         return (
             structure,
             tuple(_shape(x) if type(x) is Tensor else (type(x), repr(x)) for x in leaves),
-            tuple(map(_shape, _owned(self.model))),
+            self._of_model,
             repr(clip),
             batch.units,
-            repr(modules),
             (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
         )
 
     def _run(self, program: Program, batch: Batch) -> Answer:
         with torch.no_grad(), full_precision(batch.weights.device):
-            return program([x.detach() for x in _owned(self.model)], batch.data, batch.weights)
+            given = [x.detach() for x in self._owned]
+            return program(given, batch.data, batch.weights, self._sums)
 
     def _trace(self, batch: Batch, clip: Clip, knowledge: Knowledge) -> fx.GraphModule:
-        owned, knowledge.denied = _owned(self.model), []
+        owned, knowledge.denied = self._owned, []
 
-        def run(given: list[Tensor], data: Any, weights: Tensor) -> Answer:
+        def run(given: list[Tensor], data: Any, weights: Tensor, sums: list[Tensor]) -> Answer:
             new = [
                 x.detach().requires_grad_(old.requires_grad)
                 for x, old in zip(given, owned, strict=True)
             ]
             with _exchanged(self.model, dict(zip(map(id, owned), new, strict=True))):
-                return self._whole(data, weights, clip, knowledge)
+                return self._whole(data, weights, sums, clip, knowledge)
 
         try:
             with torch.no_grad(), full_precision(batch.weights.device):
                 given = [x.detach() for x in owned]
-                traced = make_fx(run, tracing_mode="fake")(given, batch.data, batch.weights)
+                tracer = make_fx(run, tracing_mode="fake")
+                found = tracer(given, batch.data, batch.weights, self._sums)
         finally:
             knowledge.denied = None
-        constants = (getattr(traced, x.target) for x in traced.graph.nodes if x.op == "get_attr")
+        constants = (getattr(found, x.target) for x in found.graph.nodes if x.op == "get_attr")
         if any(isinstance(x, Tensor) and x.numel() > 1 for x in constants):
             raise InputError("the loss makes tensors of what is no input; they would stay as they are")
         kept = (x for module in self.model.modules() for x in pytree.tree_leaves(vars(module)))
         if any(isinstance(x, FakeTensor) for x in kept):
             raise InputError("the model keeps tensors from one batch to the next")
-        return traced
+        return found
 
-    def _whole(self, data: Any, weights: Tensor, clip: Clip, knowledge: Knowledge) -> Answer:
+    def _whole(
+        self, data: Any, weights: Tensor, sums: list[Tensor], clip: Clip, knowledge: Knowledge
+    ) -> Answer:
         """Everything from a batch to its clipped sums, and whether they may be used."""
         found, values = gradients(
             self.model,
@@ -261,12 +316,13 @@ class Graphs:
         )
         with torch.no_grad(), any_order():
             factors, norms = scaled(found, clip, len(values) // self.per_unit, values.device)
+            for x, own in zip(trained(self.model).values(), sums, strict=True):
+                x.grad = own
             add_sums_(self.model, found, factors, None)
             usable = torch.isfinite(norms).all()
             for wrong in knowledge.denied or ():
                 usable = usable & ~wrong
-        sums = [x.grad for x in trained(self.model).values()]
-        return sums, norms, values, usable
+        return norms, values, usable
 
 
 def _problem(batch: Batch, clip: Clip) -> str:
@@ -318,18 +374,14 @@ def _shape(x: Tensor) -> tuple[Any, ...]:
     return x.shape, x.stride(), x.storage_offset(), x.dtype, x.device, x.requires_grad
 
 
-def _half(traced: fx.GraphModule) -> bool:
+def _half(found: fx.GraphModule) -> bool:
     """Whether something in it is in half precision."""
-    values = (node.meta.get("val") for node in traced.graph.nodes)
+    values = (node.meta.get("val") for node in found.graph.nodes)
     return any(isinstance(x, Tensor) and x.is_floating_point() and x.itemsize < 4 for x in values)
 
 
-def _random(traced: fx.GraphModule) -> bool:
+def _random(found: fx.GraphModule) -> bool:
     """Whether it draws."""
     seeded = torch.Tag.nondeterministic_seeded
-    return any(seeded in getattr(node.target, "tags", ()) for node in traced.graph.nodes)
+    return any(seeded in getattr(node.target, "tags", ()) for node in found.graph.nodes)
 
-
-def _put(parameters: list[Tensor], gradients: list[Tensor | None]) -> None:
-    for x, gradient in zip(parameters, gradients, strict=True):
-        x.grad = gradient

@@ -46,11 +46,13 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from sourdine import checks
 from sourdine.errors import InputError
 from sourdine.rng import Source
+from sourdine.sgd.gpu import kernels
 
 _AT_ONCE = 1 << 17
 """Values made at once on a CPU, a megabyte of the stream: small for the cache, large for the calls."""
 _DEVICE_VALUES = 1 << 22
 """Values made at once on an accelerator without kernels, where few large functions beat many small."""
+_FEW = 8  # kernels
 _WORDS_SENT = 1 << 22
 """Up to so many words are made by the CPU for an accelerator: its 500 launches take 7 ms at least."""
 _GRID_BITS = 10
@@ -77,20 +79,63 @@ def add_noise_(tensors: Iterable[torch.Tensor], deviation: float, source: Source
         groups.setdefault(tensor.device, []).append(tensor)
     with torch.no_grad():
         for group in groups.values():
+            if kernels(group[0]):
+                _by_kernel(group, deviation, source)
+                continue
             for piece, noise in _matched(group, source):
                 round_(piece.add_(noise, alpha=deviation * _SCALE), deviation)
 
 
+def _by_kernel(tensors: list[torch.Tensor], deviation: float, source: Source) -> None:
+    """Noise in one pass over memory where the tensors lie in one piece (sgd/kernels.py)."""
+    pieces = _joined([piece for tensor in tensors for piece in _flat(tensor)])
+    if not pieces:
+        return
+    add, key, scale = kernels(pieces[0]).add_normals_, source.bytes(32), deviation * _SCALE
+    if len(pieces) <= _FEW:
+        start = 0
+        for piece in pieces:
+            add(piece, key, start, scale, _shift(deviation), _LEAST)
+            start += len(piece)
+        return
+    noise = pieces[0].new_zeros(sum(map(len, pieces)))
+    add(noise, key, 0, scale, 0.0, _LEAST)
+    torch._foreach_add_(pieces, noise.split([len(piece) for piece in pieces]))
+    torch._foreach_add_(pieces, _shift(deviation))
+    torch._foreach_sub_(pieces, _shift(deviation))
+
+
+def _joined(pieces: list[torch.Tensor]) -> list[torch.Tensor]:
+    """One piece for those that lie behind each other in memory."""
+    found: list[torch.Tensor] = []
+    for piece in pieces:
+        last = found[-1] if found else piece
+        dense = piece.stride() == last.stride() == (1,) and found
+        if dense and last.untyped_storage()._cdata == piece.untyped_storage()._cdata:
+            if last.storage_offset() + len(last) == piece.storage_offset():
+                found[-1] = last.as_strided((len(last) + len(piece),), (1,))
+                continue
+        if len(piece):
+            found.append(piece)
+    return found
+
+
 def round_(noisy: torch.Tensor, deviation: float) -> None:
     """Round what has noise of this deviation to the grid; its last digits would show what it hides."""
-    # Beside 1.5 * 2^23 grid steps fp32 holds whole steps only: adding and taking them away rounds.
-    shift = 1.5 * 2.0 ** (23 - _GRID_BITS + math.floor(math.log2(deviation)))
-    noisy.add_(shift).sub_(shift)
+    noisy.add_(_shift(deviation)).sub_(_shift(deviation))
+
+
+def _shift(deviation: float) -> float:
+    """Beside 1.5 * 2^23 grid steps fp32 holds whole steps only: adding and taking it away rounds."""
+    return 1.5 * 2.0 ** (23 - _GRID_BITS + math.floor(math.log2(deviation)))
 
 
 def normal(shape: Sequence[int], source: Source, device: torch.device | str = "cpu") -> torch.Tensor:
     """Standard normals in fp32, as they come: not rounded to a grid."""
-    drawn = torch.empty(tuple(shape), dtype=torch.float32, device=device)
+    drawn = torch.zeros(tuple(shape), dtype=torch.float32, device=device)
+    if kernels(drawn) and drawn.numel():
+        kernels(drawn).add_normals_(drawn.view(-1), source.bytes(32), 0, _SCALE, 0.0, _LEAST)
+        return drawn
     for piece, noise in _matched([drawn], source):
         torch.mul(noise, _SCALE, out=piece)
     return drawn

@@ -187,12 +187,15 @@ class Resuming:
         key = streams.at("agreement").bytes(32)
         return hashlib.blake2b(self._facts, key=key).hexdigest()
 
-    def _pace(self, step: int) -> None:
-        """A step that is run again must move the weights as it did before, or its noise shows them."""
+    def _pace(self, step: int, made: list[bool]) -> None:
+        """A step that is run again must move the weights as it did before, or its noise shows them.
+
+        made: which batches of the lot graphs have made; they add up in another order.
+        """
         folder = self._folder
         if folder is None:
             return
-        settings, size = digest(pace(self.optimizer)), self.batch_size
+        settings, size = digest((pace(self.optimizer), made)), self.batch_size
         if step < self._reached:
             self._off_pace |= not self._processes.once(lambda: folder.pace(step, settings, size))
             self._off_pace &= self.done < self._reached  # the last one: nothing follows from it

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sourdine.sgd.gpu import kernels
+
 # Rounding of inner products and of sums of them in single precision, as a share of the sum of absolute
 # values: 2^-22, and 2^-24 more for every 1024 features. The worst that was measured, all of them equal,
 # stays below this and the margin of sgd/clipping.py together.
@@ -37,7 +39,10 @@ _SCALED = {torch.bfloat16: 2.0**-8}
 _STRETCH = 256
 _MANY = 4096
 _ANY_ORDER = ContextVar("any order", default=False)
-_LEVEL = 2.0**-21  # of a level of sums by eights: 7 additions, each off by 2^-24 at most
+_FEW = 16
+_LEVEL = 2.0**-20  # of a level of sums by sixteens: 15 additions, each off by 2^-24 at most
+_TILES = 2.0**-16  # of a sum of 128 sums of 128, in any order (sgd/kernels.py)
+_SMALL = 2**14  # numbers of an example
 
 
 @contextmanager
@@ -84,9 +89,17 @@ class Outer:
             left, right = left.transpose(0, 1), right.transpose(0, 1)
         left, right, into = left.flatten(0, 1).t(), right.flatten(0, 1), into.view(len(into), -1)
         if left.dtype in _SCALED and left.is_cuda:
-            into += torch.mm(left, right, out_dtype=torch.float32)
+            m, n = into.shape  # without what `aligned` added
+            into += torch.mm(left, right, out_dtype=torch.float32)[:m, :n]
         else:
             into.addmm_(wide(left), wide(right))
+
+    def aligned(self) -> Outer:
+        """With features of zeros, so that products of halves on a GPU run at full speed."""
+        kind = self.left.dtype
+        if not self.left.is_cuda or kind not in _SCALED or self.right.dtype != kind:
+            return self
+        return Outer(*(x if x.shape[2] < 64 else _padded(x, 64) for x in (self.left, self.right)))
 
     def drop(self, rows: Tensor) -> None:
         """Makes rows (B, 1, 1) of examples zero, whatever they hold."""
@@ -156,7 +169,15 @@ class Gradients:
         form = self.formed is not None or (bool(self.outers) and self.outers[0].forming_pays)
         if self.outers and not self.lookups and form:
             self.add(self.outers.pop().form())
+        self.outers = [use.aligned() for use in self.outers]
         return (*self.outers, None)[0], (*self.lookups, None)[0]
+
+    @property
+    def small(self) -> bool:
+        """Whether there is only a tensor of few numbers for each example, as for biases."""
+        self._merge()
+        formed = self.formed is not None and self.formed.shape[1] <= _SMALL
+        return formed and not self.outers and not self.lookups
 
     def squares(self, recent: Recent | None = None) -> tuple[Tensor, Tensor]:
         """Squared norms (B,), rounded upwards, and the squares that bound what rounding can do.
@@ -252,7 +273,7 @@ def square(x: Tensor) -> Tensor:
     """
     flat = x.flatten(1)
     if _ANY_ORDER.get():
-        return summed(flat.square())
+        return _up(flat.square())
     whole = 0 if flat.is_cuda else flat.shape[1] // _STRETCH * _STRETCH
     total: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
     if whole:
@@ -262,23 +283,35 @@ def square(x: Tensor) -> Tensor:
 
 
 def summed(terms: Tensor) -> Tensor:
-    """Sums of the terms of each row, rounded upwards where a compiler may take them in any order.
-
-    Terms are then added up by eights, and the eights by eights, so that none goes through many
-    additions whatever the order; what these can be off by is added.
-    """
+    """Sums of the terms of each row, rounded upwards where a compiler may take them in any order."""
     flat = terms.flatten(1)
     if not _ANY_ORDER.get():
         return flat.sum(1)
-    total, sizes, levels = flat, flat.abs(), 0
-    while total.shape[1] > 1:
-        total, sizes, levels = _by_eights(total), _by_eights(sizes), levels + 1
-    return (total + levels * _LEVEL * sizes)[:, 0]
+    # Positive parts less negative ones would cancel; sizes bound what any order can be off by.
+    total, levels = _by_sixteens(flat)
+    return total + levels * _LEVEL * _up(flat.abs())
 
 
-def _by_eights(x: Tensor) -> Tensor:
-    padded: Tensor = nn.functional.pad(x, (0, -x.shape[1] % 8))
-    return padded.view(len(x), 8, -1).sum(1)
+def _up(terms: Tensor) -> Tensor:
+    """Sums of terms that are not negative, rounded upwards for any order."""
+    total, levels = _by_sixteens(terms)
+    return total * (1 + levels * _LEVEL)
+
+
+def _by_sixteens(x: Tensor) -> tuple[Tensor, int]:
+    """Sums of rows by sixteens, and these by sixteens: no term goes through many additions."""
+    levels = 0
+    while x.shape[1] > 1:
+        x = _padded(x, _FEW).view(len(x), _FEW, -1).sum(1)
+        levels += 1
+    return x[:, 0], levels
+
+
+def _padded(x: Tensor, to: int) -> Tensor:
+    """With zeros in the last dimension, up to a multiple."""
+    more = -x.shape[-1] % to
+    padded: Tensor = nn.functional.pad(x, (0, more)) if more else x
+    return padded
 
 
 def plus(total: Tensor | None, more: Tensor) -> Tensor:
@@ -307,6 +340,10 @@ def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor]:
     if use.left.shape[1] == 1:
         left, right = square(wide(use.left))[:, None], square(wide(use.right))[:, None]
         norm = (left * right)[:, 0]
+    elif use.left.dtype in _HALF and use.right.dtype == use.left.dtype and kernels(use.left):
+        norms, sizes = kernels(use.left).ghost(use.left, use.right, _LOST)
+        length = sizes.sum(1) * (1 + _TILES)
+        return summed(norms) + _TILES * length.square(), length
     else:
         lefts, rights = recent.products(use.left), use.right_products(recent)
         left, right = lefts.diagonal(dim1=1, dim2=2), rights.diagonal(dim1=1, dim2=2)
