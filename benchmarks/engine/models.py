@@ -171,6 +171,12 @@ CUDA = {
         positioned(50257, 512, None),
         16,
     ),
+    "gpt2-medium": Task(
+        "GPT-2 medium untied, batch 16 x 512",
+        lambda: gpt2(24, 1024, tied=False),
+        positioned(50257, 512, None),
+        16,
+    ),
     "textcnn": CPU["textcnn"],
     "lstm": CPU["lstm"],
 }

@@ -9,10 +9,11 @@ On the CPU: one thread, fp32, process time. On a GPU: bf16 autocast, wall time a
 On the CPU, malloc is told to keep what is freed. Otherwise the pages of large tensors are mapped anew at each
 step, which slows the engines that hold every example's gradient down, and by another amount each time.
 
-Memory is what a step allocates above weights and optimizer state at its highest point, each engine in a
-process of its own. On the CPU it is summed up from the allocations and frees that torch.profiler records
+Memory on the CPU is what a step allocates above weights and optimizer state at its highest point, each
+engine in a process of its own, summed up from the allocations and frees that torch.profiler records
 (tensors alone: the high-water mark of the process would also hold what malloc keeps and what importing
-took); on a GPU torch.cuda counts it.
+took). On a GPU it is all that torch holds while steps follow each other, weights, optimizer and recorded
+graphs included (reserved, after torch.cuda.empty_cache).
 
 The error is that of the clipped sum of 4 examples, without noise, in fp32, against one backward pass for
 each example: the largest over the parameters, relative.
@@ -61,7 +62,7 @@ class Engine(ABC):
         self.labels = batch["labels"]
         self.clip, self.noise, self.lot_size = clip, noise, len(self.labels)
         self.half = half
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=self.labels.is_cuda)
         self.prepare()
 
     def prepare(self) -> None:  # noqa: B027 (most have nothing to do)
@@ -92,8 +93,7 @@ class Engine(ABC):
         self.divide()
 
     def divide(self) -> None:
-        for weight in self.model.parameters():
-            weight.grad.div_(self.lot_size)
+        torch._foreach_div_([weight.grad for weight in self.model.parameters()], self.lot_size)
         self.optimizer.step()
 
 
@@ -140,17 +140,25 @@ class Compiled(NonPrivate):
 
 
 class OursCompiled(OursSecure):
-    """The same by one compiled graph."""
+    """The same by one compiled graph, on a GPU recorded and replayed."""
 
     def prepare(self) -> None:
         from sourdine.sgd.batches import Batch
         from sourdine.sgd.clipping import Flat
         from sourdine.sgd.graphs import Graphs
+        from sourdine.sgd.sums import Sums
 
         super().prepare()
+        self.sums = Sums(self.model.parameters())
         ones = torch.ones(self.lot_size, device=self.labels.device)
         self.whole = Batch((self.inputs, self.labels), ones, self.lot_size, True)
-        self.graphs, self.flat = Graphs(self.model, self.loss), Flat(self.clip)
+        self.graphs, self.flat = Graphs(self.model, self.loss, compiler=self.compiler()), Flat(self.clip)
+
+    @staticmethod
+    def compiler() -> Callable[..., object]:
+        from sourdine.sgd import compiled
+
+        return compiled
 
     def loss(self, model: nn.Module, data: tuple[Batch, torch.Tensor]) -> torch.Tensor:
         inputs, labels = data
@@ -161,10 +169,24 @@ class OursCompiled(OursSecure):
         return self.clipped_sum(self.model, self.losses, self.clip, knowledge=self.knowledge)
 
     def step(self) -> None:
+        self.sums.begin()
+        self.graphs.begin(self.sums)
         self.graphs.add(self.whole, self.flat, self.knowledge, self.eagerly, lambda: None)
         if not all(self.graphs.made):
             raise RuntimeError(f"no graph: {next(iter(self.graphs.reasons.values()), 'not proved')}")
+        if not self.graphs.sound():
+            raise RuntimeError("a gradient is not finite")
         self.finish()
+
+
+class OursTraced(OursCompiled):
+    """By the graph as it was traced."""
+
+    @staticmethod
+    def compiler() -> Callable[..., object]:
+        from sourdine.sgd import traced
+
+        return traced
 
 
 class Opacus(Engine):
@@ -247,6 +269,7 @@ ENGINES: dict[str, tuple[str, type[Engine]]] = {
     "compiled": ("non-private, torch.compile", Compiled),
     "ours": ("sourdine, secure noise", OursSecure),
     "ours-compiled": ("sourdine, compiled, secure noise", OursCompiled),
+    "ours-traced": ("sourdine, traced, secure noise", OursTraced),
     "ours-torch": ("sourdine, torch's noise", Ours),
     "opacus": ("Opacus hooks", Opacus),
     "ghost": ("Opacus ghost", OpacusGhost),
@@ -299,20 +322,11 @@ class Bench:
         )
 
     def memory(self, name: str) -> int:
-        """Bytes that the third step allocates at its highest point.
+        """Bytes of the third step at its highest point, see the top of this file.
 
         The first makes AdamW's state; in the first two sourdine also proves which rows are whose.
         """
-        engine = self.engine(name)
-        for _ in range(2):
-            engine.step()
-            engine.clear()
-        if self.device != "cpu":
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            engine.step()
-            return torch.cuda.max_memory_allocated() - before
+        engine = started(self.engine(name))
         with torch.profiler.profile(
             activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
         ) as profile:
@@ -354,22 +368,29 @@ def attempt(work: Callable[[], object]) -> tuple[object, str]:
         return None, f"{type(error).__name__}: {first}"[:110]
 
 
-def compare(name: str, engines: list[str], rounds: int, device: str) -> dict[str, dict[str, object]]:
+def compare(
+    name: str, engines: list[str], rounds: int, device: str, errors: bool
+) -> dict[str, dict[str, object]]:
     """One row for each engine on one model."""
     bench = Bench(name, device)
     rows: dict[str, dict[str, object]] = {engine: {} for engine in engines}
     alive: dict[str, Engine] = {}
     for engine in engines:
-        if engine not in ("plain", "compiled"):
+        if errors and engine not in ("plain", "compiled"):
             rows[engine]["error"], problem = attempt(lambda engine=engine: bench.error(engine))
             if problem:
                 rows[engine]["failed"] = problem
                 continue
+        before, start = reserved(device), time.perf_counter()
         made, problem = attempt(lambda engine=engine: started(bench.engine(engine)))
         if problem:
             rows[engine]["failed"] = problem
-        else:
-            alive[engine] = made
+            continue
+        alive[engine] = made
+        rows[engine]["seconds to start"] = time.perf_counter() - start
+        print(f"{name}: {engine} started in {time.perf_counter() - start:.0f} s", file=sys.stderr)
+        if device != "cpu":
+            rows[engine]["bytes"] = held(made) - before
     times: dict[str, list[float]] = {engine: [] for engine in alive}
     for _ in range(rounds):
         for engine, one in alive.items():
@@ -377,12 +398,35 @@ def compare(name: str, engines: list[str], rounds: int, device: str) -> dict[str
     for engine, taken in times.items():
         ratios = [t / base for t, base in zip(taken, times["plain"], strict=True)]
         rows[engine]["ms"] = 1e3 * statistics.median(taken)
+        rows[engine]["ms least"], rows[engine]["ms most"] = 1e3 * min(taken), 1e3 * max(taken)
+        tokens = alive[engine].inputs["input_ids"].numel()
+        rows[engine]["tokens a second"] = tokens / statistics.median(taken)
         rows[engine]["ratio"] = statistics.median(ratios)
         rows[engine]["least"], rows[engine]["most"] = min(ratios), max(ratios)
     alive.clear()
+    if device != "cpu":
+        return rows
     for engine in times:
         rows[engine]["bytes"] = apart(name, engine, device)
     return rows
+
+
+def reserved(device: str) -> int:
+    if device == "cpu":
+        return 0
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
+def held(engine: Engine) -> int:
+    """Bytes that torch holds on the GPU while this engine trains."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    once(engine)
+    once(engine)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_reserved()
 
 
 def once(engine: Engine) -> None:
@@ -406,19 +450,19 @@ def apart(name: str, engine: str, device: str) -> int | None:
 
 def table(describe: str, rows: dict[str, dict[str, object]]) -> str:
     lines = [
-        f"| {describe} | ms | ratio (least to most) | step's memory, MiB | error |",
-        "| --- | --- | --- | --- | --- |",
+        f"| {describe} | ms (least to most) | ratio (least to most) | tokens a second | MiB | error |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for engine, row in rows.items():
         label = ENGINES[engine][0]
         error = "–" if row.get("error") is None else f"{row['error']:.0e}"
         if "failed" in row:
-            lines.append(f"| {label} | {row['failed']} | – | – | {error} |")
+            lines.append(f"| {label} | {row['failed']} | – | – | – | {error} |")
             continue
         memory = "–" if row["bytes"] is None else f"{row['bytes'] / 2**20:.0f}"
         lines.append(
-            f"| {label} | {row['ms']:.1f} | {row['ratio']:.2f} ({row['least']:.2f} to {row['most']:.2f}) "
-            f"| {memory} | {error} |"
+            f"| {label} | {row['ms']:.1f} ({row['ms least']:.1f} to {row['ms most']:.1f}) | {row['ratio']:.2f} "
+            f"({row['least']:.2f} to {row['most']:.2f}) | {row['tokens a second']:.0f} | {memory} | {error} |"
         )
     return "\n".join(lines)
 
@@ -452,11 +496,12 @@ def chosen(text: str, known: list[str]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=",".join(CPU))
+    parser.add_argument("--models")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--no-errors", action="store_true", help="leave the errors out, which take time")
     parser.add_argument("--default-malloc", action="store_true", help="leave malloc as it is")
     parser.add_argument("--memory", action="store_true", help="print one engine's bytes on one model")
     arguments = parser.parse_args()
@@ -464,7 +509,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if not arguments.default_malloc:
         keep_freed_memory()
-    models, engines = chosen(arguments.models, list(CPU)), chosen(arguments.engines, list(ENGINES))
+    known = list(CPU if arguments.device == "cpu" else CUDA)
+    models, engines = chosen(arguments.models or ",".join(known), known), chosen(arguments.engines, list(ENGINES))
     if arguments.memory:
         print(Bench(models[0], arguments.device).memory(engines[0]))
         return
@@ -472,7 +518,7 @@ def main() -> None:
     results: dict[str, object] = {"versions": versions(arguments.device)}
     print(json.dumps(results["versions"]), flush=True)
     for name in models:
-        rows = compare(name, engines, arguments.rounds, arguments.device)
+        rows = compare(name, engines, arguments.rounds, arguments.device, not arguments.no_errors)
         results[name] = rows
         describe = (CPU if arguments.device == "cpu" else CUDA)[name].describe
         print(f"\n{table(describe, rows)}", flush=True)

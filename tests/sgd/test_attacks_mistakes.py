@@ -65,8 +65,8 @@ class InParts(Engine):
 
     power = 0.5
 
-    def _add(self, batch: Batch) -> Any:
-        below = super()._add(batch)
+    def _add(self, batch: Batch, by_graphs: bool) -> Any:
+        below = super()._add(batch, by_graphs)
         share = (self.plan.lot_size / self.batch_size) ** -self.power
         sums = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         add_noise_(sums, share * self.noise_multiplier * self.clip.bound, rng.secure())
@@ -128,7 +128,7 @@ def test_noise_that_comes_back_is_caught() -> None:
 class ClipsTheMean(Engine):
     """The mean of the lot is cut at the clip, in the place of each example."""
 
-    def _add(self, batch: Batch) -> Any:
+    def _add(self, batch: Batch, by_graphs: bool) -> Any:
         self.loss(self.model, batch.data).sum().backward()
         return torch.zeros(())
 
@@ -150,6 +150,7 @@ class UseByUse(Gradients):
     """Squared norms added up over the uses of a parameter, without the products between them."""
 
     counted: Any = 0.0
+    small = False
 
     def add(self, use: Any) -> None:
         alone = Gradients(self.shape)
@@ -157,8 +158,11 @@ class UseByUse(Gradients):
         self.counted = self.counted + alone.squares()[0]
         super().add(use)
 
+    def products(self, recent: Any) -> None:
+        return None
+
     def squares(self, recent: Any = None) -> tuple[Any, Any]:
-        return self.counted, torch.zeros_like(self.counted)
+        return self.counted, None
 
 
 @pytest.mark.parametrize("net", [Tied, Reused])
@@ -264,8 +268,8 @@ class FreeCount(Engine):
 class NotCentred(Engine):
     """The count adds up b and not b - 1/2: a contribution moves it by 1."""
 
-    def _add(self, batch: Batch) -> Any:
-        return super()._add(batch) + 0.5 * batch.units
+    def _add(self, batch: Batch, by_graphs: bool) -> Any:
+        return super()._add(batch, by_graphs) + 0.5 * batch.units
 
 
 JUST_BELOW = (None, 0.9999)

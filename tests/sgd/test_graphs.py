@@ -26,6 +26,7 @@ from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge
 from sourdine.sgd.graphs import Graphs, Program, traced
+from sourdine.sgd.sums import Sums
 from sourdine.sgd.uses import any_order, summed
 
 # The same models in other shapes, and some others, are left out to save time.
@@ -57,6 +58,7 @@ class Made:
         self.model, self.loss, self.clip = model, loss, clip
         self.knowledge = Knowledge()
         self.graphs = Graphs(model, loss, compiler=traced)
+        self.places = Sums([])
         self.made: list[bool] = []
         """Whether each batch was made by its graph."""
 
@@ -64,16 +66,23 @@ class Made:
         """The sum of one batch, in one vector; dropout draws from one seed."""
         count = len(next(iter(data.values())))
         batch = Batch(data, torch.ones(count) if weights is None else weights, count, weights is None)
-        self.graphs.begin()
+        self.begin()
         with torch.random.fork_rng(devices=[]):
             how = self.clip if isinstance(self.clip, Clip) else Flat(self.clip)
             self.graphs.add(batch, how, self.knowledge, lambda: self.eagerly(batch), seed)
             by_graph = self.graphs.made == [True] and self.graphs.sound()
             if not self.graphs.sound():
-                self.graphs.begin()
+                self.begin()
                 self.eagerly(batch)
         self.made.append(by_graph)
         return torch.cat([x.grad.flatten() for x in self.model.parameters() if x.requires_grad])
+
+    def begin(self) -> None:
+        own = [x for x in self.model.parameters() if x.requires_grad]
+        if [id(x) for x in own] != [id(x) for x in self.places._parameters]:
+            self.places = Sums(own)
+        self.places.begin()
+        self.graphs.begin(self.places)
 
     def eagerly(self, batch: Batch) -> Any:
         seed()

@@ -13,6 +13,7 @@ adds nothing. The sum over the examples itself is made in single precision.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge, gradients, trained
-from sourdine.sgd.uses import Gradients, Recent, square
+from sourdine.sgd.uses import Gradients, Products, Recent, square, summed, up
 
 __all__ = ["Clipped", "clipped_sum"]
 
@@ -78,10 +79,22 @@ def scaled(
     small = {} if how.apart else _small(found)
     if small:  # hundreds of biases are one row of numbers
         squares["all that is small"] = square(_together(small))
+    products: list[Products] = []
     for name, grads in found.items():
-        if name not in small:
-            squares[name], more = grads.squares(recent)
-            rounding = rounding + more
+        if name in small:
+            continue
+        alone = None if how.apart else grads.products(recent)
+        if alone is not None:
+            products.append(alone)
+            continue
+        squares[name], more = grads.squares(recent)
+        rounding = rounding if more is None else rounding + more
+    if products:
+        errors = torch.stack([x.length * math.sqrt(x.share) for x in products], 1)
+        total = summed(torch.cat([x.norms for x in products], 1)).clamp_min(0)
+        squares["all products"] = total + up(errors.square())
+        if any(x.half for x in products):
+            rounding = rounding + up(torch.stack([x.length * x.half for x in products], 1).square())
     return how.factors(squares, rounding, torch.zeros(units, device=device))
 
 

@@ -43,6 +43,7 @@ from sourdine.sgd.noise import add_noise_, normal, round_
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.resuming import Resuming
 from sourdine.sgd.sampling import Indices, Lots, PoissonLots
+from sourdine.sgd.sums import Sums
 
 __all__ = ["Engine", "Lot"]
 _CHECKED = 6  # examples in a comparison with brute force
@@ -127,6 +128,7 @@ class Engine(Resuming):
         self.graphs = Graphs(model, loss, most_per_user, graphs) if graphs else None
         self._repeats = graphs is traced and self._processes.count == 1
         self._open: Lot | None = None
+        self._places: Sums | None = None
         self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
 
         unit = "example" if users is None else "user"
@@ -333,10 +335,11 @@ class Engine(Resuming):
         """
         by_graphs = self.graphs is not None
         while True:
-            for parameter in self._parameters.values():
-                parameter.grad = None
+            if self._places is None:
+                self._places = Sums(self._parameters.values())
+            self._places.begin()
             if self.graphs is not None:
-                self.graphs.begin()
+                self.graphs.begin(self._places)
             below = torch.zeros((), device=self._device)
             try:
                 with self._reseeded(lot.step):
@@ -399,12 +402,7 @@ class Engine(Resuming):
 
     def _finish(self, step: int, below: Tensor) -> None:
         """Adds up over processes, adds the noise once in total, divides by the planned lot size."""
-        sums: list[Tensor] = []
-        for parameter in self._parameters.values():
-            if parameter.grad is None:  # an empty lot
-                parameter.grad = torch.zeros_like(parameter)
-            sums.append(parameter.grad)
-        sums += self._beside
+        sums = [*(() if self._places is None else self._places.flats), *self._beside]
         multiplier, count_noise = self._split
         deviation = multiplier * self.clip.bound
         count = below.float().reshape(1)
@@ -423,7 +421,8 @@ class Engine(Resuming):
         self._processes.share_(released)
         if self.canaries is not None and isinstance(self.plan, PoissonLots):
             self.canaries.see(sums[-1], self.clip.bound, self.plan.rate, multiplier)
-        torch._foreach_div_(sums, self.plan.lot_size)
+        for total in sums:
+            total.div_(self.plan.lot_size)
         if hasattr(self.optimizer, "noise_variance") and self._correlated is None:
             self.optimizer.noise_variance = (deviation / self.plan.lot_size) ** 2
         if isinstance(self.clip, Adaptive):

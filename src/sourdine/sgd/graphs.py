@@ -41,6 +41,7 @@ from sourdine.sgd.clipped import Clipped, add_sums_, full_precision, scaled
 from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
 from sourdine.sgd.gradients import Knowledge, NotProved, gradients, often, trained
 from sourdine.sgd.replay import Replay
+from sourdine.sgd.sums import Sums
 from sourdine.sgd.uses import any_order
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -98,38 +99,28 @@ class Graphs:
         self.made: list[bool] = []
         """Of the batches of this lot: whether each was made by its graph."""
         self._graphs: dict[Hashable, _Graph] = {}
-        self._flat = torch.empty(0)
-        self._sums: list[Tensor] = []
-        self._usable = torch.empty(0)
+        self._models: dict[Hashable, int] = {}
+        self._last: tuple[list[Any], list[Any]] = ([], [])
+        self._sums: Sums | None = None
         self._pool: Any = None
 
-    def begin(self) -> None:
-        """Sums of zero in `.grad`, one behind the other in memory, where they stay from lot to lot."""
-        parameters = list(trained(self.model).values())
-        if len({x.device for x in parameters}) > 1 or {x.dtype for x in parameters} != {torch.float32}:
-            raise InputError("graphs need all that is trained on one device and in float32.")
-        if [x.shape for x in self._sums] != [x.shape for x in parameters] or (
-            self._flat.device != parameters[0].device
-        ):
+    def begin(self, sums: Sums) -> None:
+        """For a lot that is added up there; what is there already is no business of graphs."""
+        if sums is not self._sums:
             self.forget()
-            sizes = [x.numel() for x in parameters]
-            self._flat = torch.zeros(sum(sizes), device=parameters[0].device)
-            parts = zip(self._flat.split(sizes), parameters, strict=True)
-            self._sums = [part.view(x.shape) for part, x in parts]
+            if len(sums.flats) > 1:
+                raise InputError("graphs need all that is trained on one device.")
+            self._sums, self._flat = sums, sums.flats[0]
             self._usable = torch.ones((), dtype=torch.bool, device=self._flat.device)
-        self._flat.zero_()
         self._usable.fill_(True)
         self.made.clear()
-        for x, own in zip(parameters, self._sums, strict=True):
-            x.grad = own
-        self._owned = _owned(self.model)
-        self._of_model = self._settings()
+        self._look_at_model()
 
     def forget(self) -> None:
         """Lets go of all graphs and their memory."""
         self._graphs.clear()
         self.reasons.clear()
-        self._flat, self._sums, self._pool = torch.empty(0), [], None
+        self._sums, self._pool = None, None
 
     def sound(self) -> bool:
         """Whether all that graphs have added since `begin` may be used."""
@@ -225,7 +216,7 @@ class Graphs:
         if self._flat.is_cuda:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            given = ([x.detach() for x in self._owned], batch.data, batch.weights, self._sums)
+            given = (self._given, batch.data, batch.weights, self._parts())
             with torch.no_grad(), full_precision(self._flat.device):
                 program = compared = Replay(program, *given, pool=self._pool)
         if self.compiler is not traced and _random(found):  # a compiler may draw otherwise
@@ -247,16 +238,29 @@ class Graphs:
         alike = torch.allclose(norms, wanted, rtol=tolerance, atol=least)
         return alike and float(self._flat.square().sum()) <= tolerance**2 * size + 1e-30
 
-    def _settings(self) -> Hashable:
-        """All of the model that a graph holds on to: shapes, and settings that are no tensors."""
-        modules = [
+    def _look_at_model(self) -> None:
+        """A number for all of the model that a graph holds on to: tensors, settings that are none."""
+        plain, tensors = list[Any](), list[Tensor]()
+        for module in self.model.modules():
+            own = vars(module)
+            plain += [x for x in own.values() if type(x) in _PLAIN]
+            tensors += own["_parameters"].values()
+            tensors += own["_buffers"].values()
+        places = [(id(x), x.requires_grad, x.data_ptr()) for x in tensors if x is not None]
+        if (plain, places) == self._last and list(map(type, plain)) == list(map(type, self._last[0])):
+            return
+        self._last = (plain, places)
+        self._owned = _owned(self.model)
+        self._given = [x.detach() for x in self._owned]
+        settings = [
             (name, type(value), value)
             for module in self.model.modules()
             for name, value in vars(module).items()
             if type(value) in _PLAIN
         ]
-        places = tuple(x.data_ptr() for x in self._owned) if self._flat.is_cuda else ()
-        return tuple(map(_shape, self._owned)), tuple(modules), places
+        where = tuple(x.data_ptr() for x in self._owned) if self._flat.is_cuda else ()
+        found = tuple(map(_shape, self._owned)), tuple(settings), where
+        self._model = self._models.setdefault(found, len(self._models))
 
     def _key(self, batch: Batch, clip: Clip) -> Hashable:
         """What has to be equal for two batches to share a graph."""
@@ -265,7 +269,7 @@ class Graphs:
         return (
             structure,
             tuple(_shape(x) if type(x) is Tensor else (type(x), repr(x)) for x in leaves),
-            self._of_model,
+            self._model,
             repr(clip),
             batch.units,
             (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
@@ -273,8 +277,10 @@ class Graphs:
 
     def _run(self, program: Program, batch: Batch) -> Answer:
         with torch.no_grad(), full_precision(batch.weights.device):
-            given = [x.detach() for x in self._owned]
-            return program(given, batch.data, batch.weights, self._sums)
+            return program(self._given, batch.data, batch.weights, self._parts())
+
+    def _parts(self) -> list[Tensor]:
+        return [] if self._sums is None else self._sums.parts
 
     def _trace(self, batch: Batch, clip: Clip, knowledge: Knowledge) -> fx.GraphModule:
         owned, knowledge.denied = self._owned, []
@@ -289,9 +295,8 @@ class Graphs:
 
         try:
             with torch.no_grad(), full_precision(batch.weights.device):
-                given = [x.detach() for x in owned]
                 tracer = make_fx(run, tracing_mode="fake")
-                found = tracer(given, batch.data, batch.weights, self._sums)
+                found = tracer(self._given, batch.data, batch.weights, self._parts())
         finally:
             knowledge.denied = None
         constants = (getattr(found, x.target) for x in found.graph.nodes if x.op == "get_attr")

@@ -3,8 +3,8 @@
 
 - `add_normals_`: the noise of sgd/noise.py, made, added and rounded in one pass over memory; the same
   ChaCha20 words for the same values (RFC 8439, section 2.3).
-- `ghost`: the norms of `_ghost` in sgd/uses.py, <left left', right right'> by tiles, of which only those
-  on and above the diagonal are made, and none is stored.
+- `contracted`: from two matrices of inner products to a norm and a length (`_ghost` in sgd/uses.py), in
+  one pass over both.
 
 benchmarks/engine/README.md has what they save. Where Triton is not installed, or for other numbers than
 halves, the functions of plain torch do the work.
@@ -132,99 +132,72 @@ def _rotated(x, bits: tl.constexpr):
     return (x << bits) | (x >> (32 - bits))
 
 
-@torch.library.custom_op("sourdine::ghost", mutates_args=())
-def ghost(left: Tensor, right: Tensor, lost: float) -> tuple[Tensor, Tensor]:
-    """For left (B, T, m) and right (B, T, n) in half precision, parts of two sums over t and s.
-
-    (B, pairs of tiles) of <left_t, left_s> <right_t, right_s>, and (B, tiles) of |left_t| |right_t|,
-    squares of these lengths being m or n times `lost` at least. A part adds up at most 2 TILE terms one
-    after the other, in whatever order.
-    """
-    tile = 64 if left.shape[1] <= 128 else 128
-    return ghost_by(left, right, lost, tile, 64, 4 if tile == 64 else 8, 3)
+_ROWS, _COLUMNS = 16, 128
 
 
-def ghost_by(
-    left: Tensor, right: Tensor, lost: float, tile: int, depth: int, warps: int, stages: int
+def additions(steps: int) -> int:
+    """Through how many additions a term of `contracted` goes at most, before its parts are added up."""
+    return -(-steps // _COLUMNS) + _COLUMNS + _ROWS
+
+
+@torch.library.custom_op("sourdine::contracted", mutates_args=())
+def contracted(
+    lefts: Tensor, rights: Tensor, least_left: float, least_right: float
 ) -> tuple[Tensor, Tensor]:
-    """With tiles of this many positions, made from so many features at a time."""
-    left, right = (x if x.stride(2) == 1 else x.contiguous() for x in (left, right))
-    examples, steps, m = left.shape
-    tiles = triton.cdiv(steps, tile)
-    pairs = tiles * (tiles + 1) // 2
-    norms = torch.empty(examples, pairs, dtype=torch.float32, device=left.device)
-    lengths = torch.empty(examples, tiles, dtype=torch.float32, device=left.device)
-    _ghost[(pairs, examples)](
-        *(left, *left.stride()[:2], right, *right.stride()[:2], steps, lost),
-        *(norms, lengths, pairs, tiles),
-        M=m,
-        N=right.shape[2],
-        TILE=tile,
-        DEPTH=depth,
-        num_warps=warps,
-        num_stages=stages,
+    """For inner products (B, T, T) of two tensors, parts (B, T / 16) of two sums.
+
+    sum_ts lefts[t, s] rights[t, s], and sum_t of the roots of lefts[t, t] and rights[t, t], which are
+    taken to be as large as `least` at least.
+    """
+    examples, steps, _ = lefts.shape
+    blocks = triton.cdiv(steps, _ROWS)
+    norms = torch.empty(examples, blocks, dtype=torch.float32, device=lefts.device)
+    lengths = torch.empty_like(norms)
+    _contracted[(blocks, examples)](
+        *(lefts.contiguous(), rights.contiguous(), least_left, least_right, norms, lengths, blocks),
+        STEPS=steps,
+        ROWS=_ROWS,
+        COLUMNS=_COLUMNS,
+        num_warps=4,
     )
     return norms, lengths
 
 
-@ghost.register_fake
-def _(left: Tensor, right: Tensor, lost: float) -> tuple[Tensor, Tensor]:
-    tiles = -(-left.shape[1] // (64 if left.shape[1] <= 128 else 128))
-    norms = left.new_empty((len(left), tiles * (tiles + 1) // 2), dtype=torch.float32)
-    return norms, left.new_empty((len(left), tiles), dtype=torch.float32)
+@contracted.register_fake
+def _(lefts: Tensor, rights: Tensor, least_left: float, least_right: float) -> tuple[Tensor, Tensor]:
+    shape = (lefts.shape[0], -(-lefts.shape[1] // _ROWS))
+    return (
+        lefts.new_empty(shape, dtype=torch.float32),
+        lefts.new_empty(shape, dtype=torch.float32),
+    )
 
 
 @triton.jit
-def _ghost(
-    left,
-    left_example,
-    left_step,
-    right,
-    right_example,
-    right_step,
-    steps,
-    lost,
+def _contracted(
+    lefts,
+    rights,
+    least_left,
+    least_right,
     norms,
     lengths,
-    pairs,
-    tiles,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    TILE: tl.constexpr,
-    DEPTH: tl.constexpr,
+    blocks,
+    STEPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
-    pair, example = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    # Row by row of the upper triangle: row i has tiles - i of them.
-    i, j = 0, pair
-    while j >= tiles - i:
-        j -= tiles - i
-        i += 1
-    j += i
-    lefts = _gram(left + example * left_example, left_step, i, j, steps, M, TILE, DEPTH)
-    rights = _gram(right + example * right_example, right_step, i, j, steps, N, TILE, DEPTH)
-    total = tl.sum(tl.sum(lefts * rights, 1), 0)
-    tl.store(norms + example * pairs + pair, tl.where(i == j, total, 2.0 * total))
-    if i == j:
-        own = tl.arange(0, TILE)
-        same = own[:, None] == own[None, :]
-        x = tl.sum(tl.where(same, lefts, 0.0), 1)
-        y = tl.sum(tl.where(same, rights, 0.0), 1)
-        length = tl.sqrt(tl.maximum(x, M * lost)) * tl.sqrt(tl.maximum(y, N * lost))
-        length = tl.where(i * TILE + own < steps, length, 0.0)
-        tl.store(lengths + example * tiles + i, tl.sum(length, 0))
-
-
-@triton.jit
-def _gram(x, step, i, j, steps, FEATURES: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr):
-    """Inner products of the positions of two tiles, in single precision."""
-    rows, columns = i * TILE + tl.arange(0, TILE), j * TILE + tl.arange(0, TILE)
-    depth = tl.arange(0, DEPTH)
-    here = x + rows.to(tl.int64)[:, None] * step + depth[None, :]
-    there = x + columns.to(tl.int64)[None, :] * step + depth[:, None]
-    total = tl.zeros([TILE, TILE], tl.float32)
-    for done in range(0, FEATURES, DEPTH):
-        inside = depth < FEATURES - done
-        a = tl.load(here + done, mask=(rows < steps)[:, None] & inside[None, :], other=0.0)
-        b = tl.load(there + done, mask=(columns < steps)[None, :] & inside[:, None], other=0.0)
-        total = tl.dot(a, b, total)
-    return total
+    block, example = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    start = example * STEPS * STEPS
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for done in range(0, STEPS, COLUMNS):
+        columns = done + tl.arange(0, COLUMNS)
+        places = start + rows[:, None] * STEPS + columns[None, :]
+        inside = (rows < STEPS)[:, None] & (columns < STEPS)[None, :]
+        x = tl.load(lefts + places, mask=inside, other=0.0)
+        total += x * tl.load(rights + places, mask=inside, other=0.0)
+    tl.store(norms + example * blocks + block, tl.sum(tl.sum(total, 1), 0))
+    places = start + rows * (STEPS + 1)
+    x = tl.maximum(tl.load(lefts + places, mask=rows < STEPS, other=0.0), least_left)
+    y = tl.maximum(tl.load(rights + places, mask=rows < STEPS, other=0.0), least_right)
+    length = tl.where(rows < STEPS, tl.sqrt(x) * tl.sqrt(y), 0.0)
+    tl.store(lengths + example * blocks + block, tl.sum(length, 0))

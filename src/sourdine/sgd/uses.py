@@ -41,7 +41,6 @@ _MANY = 4096
 _ANY_ORDER = ContextVar("any order", default=False)
 _FEW = 16
 _LEVEL = 2.0**-20  # of a level of sums by sixteens: 15 additions, each off by 2^-24 at most
-_TILES = 2.0**-16  # of a sum of 128 sums of 128, in any order (sgd/kernels.py)
 _SMALL = 2**14  # numbers of an example
 
 
@@ -139,6 +138,20 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return memory and seen[0] == seen[1]
 
 
+@dataclass
+class Products:
+    """A squared norm that is made of inner products, not yet added up.
+
+    Products may cancel, so what rounding can do to them is a share of the square of their length,
+    sum_t |left_t| |right_t|, and not of the norm; half is the share of the length that scaling can add.
+    """
+
+    norms: Tensor  # (B, parts)
+    length: Tensor  # (B,)
+    share: float
+    half: float
+
+
 class Gradients:
     """The gradients that B examples give one parameter, by all its uses together."""
 
@@ -147,8 +160,10 @@ class Gradients:
         self.outers: list[Outer] = []
         self.lookups: list[Lookup] = []
         self.formed: Tensor | None = None
+        self._merged = False
 
     def add(self, use: Outer | Lookup | Tensor) -> None:
+        self._merged = False
         if isinstance(use, Outer):
             self.outers.append(use)
         elif isinstance(use, Lookup):
@@ -159,6 +174,8 @@ class Gradients:
 
     def _merge(self) -> tuple[Outer | None, Lookup | None]:
         """One use of each kind: uses of the same kind are one use with more positions."""
+        if self._merged:
+            return (*self.outers, None)[0], (*self.lookups, None)[0]
         if len(self.outers) > 1:
             lefts, rights = zip(*((use.left, use.right) for use in self.outers), strict=True)
             self.outers = [Outer(torch.cat(lefts, 1), torch.cat(rights, 1))]
@@ -170,6 +187,7 @@ class Gradients:
         if self.outers and not self.lookups and form:
             self.add(self.outers.pop().form())
         self.outers = [use.aligned() for use in self.outers]
+        self._merged = True
         return (*self.outers, None)[0], (*self.lookups, None)[0]
 
     @property
@@ -179,12 +197,23 @@ class Gradients:
         formed = self.formed is not None and self.formed.shape[1] <= _SMALL
         return formed and not self.outers and not self.lookups
 
-    def squares(self, recent: Recent | None = None) -> tuple[Tensor, Tensor]:
-        """Squared norms (B,), rounded upwards, and the squares that bound what rounding can do.
+    def products(self, recent: Recent) -> Products | None:
+        """The norm by inner products, where there is nothing else but an outer use."""
+        outer, lookup = self._merge()
+        if outer is None or lookup is not None or self.formed is not None:
+            return None
+        return self._products(outer, recent)
 
-        Products of uses that are not formed may cancel, so their error is relative to the sum of their
-        lengths, sum_t |left_t| |right_t|, and not to the norm. What is formed here is also what is
-        added up later; its own rounding does no harm.
+    def _products(self, outer: Outer, recent: Recent) -> Products:
+        m, n = self.shape[0], self.shape[1:].numel()
+        norms, length, off = _ghost(outer, m, n, recent)
+        half = _SCALED.get(outer.left.dtype, 0.0)  # scaling in half precision rounds once more
+        return Products(norms, length, ROUNDING + (m + n) * _FEATURE + off, half)
+
+    def squares(self, recent: Recent | None = None) -> tuple[Tensor, Tensor | None]:
+        """Squared norms (B,), rounded upwards, and squares that bound what scaling can do, if it does.
+
+        What is formed here is also what is added up later; its own rounding does no harm.
         """
         outer, lookup = self._merge()
         several = lookup is not None and (outer is not None or self.formed is not None)
@@ -200,10 +229,10 @@ class Gradients:
             if several:
                 length = plus(length, torch.linalg.vector_norm(lookup.right, dim=2).sum(1))
         if outer is not None:
-            m, n = self.shape[0], self.shape[1:].numel()
-            product, own = _ghost(outer, m, n, recent or Recent())
-            total, length = plus(total, product), plus(length, own)
-            share, half = ROUNDING + (m + n) * _FEATURE, own.square() * self._half()
+            found = self._products(outer, recent or Recent())
+            total, length = plus(total, summed(found.norms)), plus(length, found.length)
+            share = found.share
+            half = (found.length * found.half).square() if found.half else None
             if lookup is not None:
                 total = plus(total, 2 * _tied(outer, lookup))
         if lookup is not None and self.formed is not None:
@@ -211,17 +240,14 @@ class Gradients:
             rows = whole.gather(1, lookup.ids[..., None].expand(lookup.right.shape))
             total = plus(total, 2 * summed(rows * lookup.right))
             if outer is not None:
-                across = torch.bmm(wide(outer.left), whole) * wide(outer.right)
+                _, m, n = whole.shape
+                across = torch.bmm(wide(outer.left[..., :m]), whole) * wide(outer.right[..., :n])
                 total = plus(total, 2 * summed(across))
         if total is None:
             raise RuntimeError("a parameter without a use has no norm")
         if length is not None:
             total = total.clamp_min(0) + share * length.square()
-        return total, torch.zeros_like(total) if half is None else half
-
-    def _half(self) -> float:
-        """Scaling in half precision rounds once more; its square, as a share of the length's."""
-        return max((_SCALED.get(use.left.dtype, 0.0) for use in self.outers), default=0.0) ** 2
+        return total, half
 
     def add_sum_(self, into: Tensor, factors: Tensor) -> None:
         """Adds sum_i factors[i] g_i to `into`."""
@@ -273,7 +299,7 @@ def square(x: Tensor) -> Tensor:
     """
     flat = x.flatten(1)
     if _ANY_ORDER.get():
-        return _up(flat.square())
+        return up(flat.square())
     whole = 0 if flat.is_cuda else flat.shape[1] // _STRETCH * _STRETCH
     total: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
     if whole:
@@ -289,11 +315,13 @@ def summed(terms: Tensor) -> Tensor:
         return flat.sum(1)
     # Positive parts less negative ones would cancel; sizes bound what any order can be off by.
     total, levels = _by_sixteens(flat)
-    return total + levels * _LEVEL * _up(flat.abs())
+    return total + levels * _LEVEL * up(flat.abs())
 
 
-def _up(terms: Tensor) -> Tensor:
-    """Sums of terms that are not negative, rounded upwards for any order."""
+def up(terms: Tensor) -> Tensor:
+    """The same for terms that are not negative."""
+    if not _ANY_ORDER.get():
+        return terms.sum(1)
     total, levels = _by_sixteens(terms)
     return total * (1 + levels * _LEVEL)
 
@@ -324,7 +352,8 @@ def products(a: Tensor, b: Tensor) -> Tensor:
 
     Many features are taken in parts: matrix products may add them one by one.
     """
-    parts = zip(a.split(_MANY, 2), b.split(_MANY, 2), strict=True)
+    many = a.shape[2] > _MANY
+    parts = zip(a.split(_MANY, 2), b.split(_MANY, 2), strict=True) if many else iter([(a, b)])
     if a.dtype in _HALF and b.dtype == a.dtype and a.is_cuda:
         found = (torch.bmm(x, y.transpose(1, 2), out_dtype=torch.float32) for x, y in parts)
     else:
@@ -335,21 +364,25 @@ def products(a: Tensor, b: Tensor) -> Tensor:
     return total
 
 
-def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor]:
-    """The squared norm of an outer use of m by n features, from inner products only, and its length."""
+def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor, float]:
+    """The squared norm of an outer use of m by n features, from inner products only, in parts.
+
+    Also its length, and what the parts can be off by, as a share of the length's square.
+    """
+    off = 0.0
     if use.left.shape[1] == 1:
         left, right = square(wide(use.left))[:, None], square(wide(use.right))[:, None]
-        norm = (left * right)[:, 0]
-    elif use.left.dtype in _HALF and use.right.dtype == use.left.dtype and kernels(use.left):
-        norms, sizes = kernels(use.left).ghost(use.left, use.right, _LOST)
-        length = sizes.sum(1) * (1 + _TILES)
-        return summed(norms) + _TILES * length.square(), length
+        norms = left * right
     else:
         lefts, rights = recent.products(use.left), use.right_products(recent)
+        if quick := kernels(lefts):
+            norms, lengths = quick.contracted(lefts, rights, m * _LOST, n * _LOST)
+            off = quick.additions(lefts.shape[1]) * 2.0**-24
+            return norms, lengths.sum(1) * (1 + off), off
         left, right = lefts.diagonal(dim1=1, dim2=2), rights.diagonal(dim1=1, dim2=2)
-        norm = summed(lefts * rights)  # torch's sum is exact enough, its matrix product not
+        norms = summed(lefts * rights)[:, None]  # torch's sum is exact enough, its matrix product not
     lengths = left.clamp_min(m * _LOST).sqrt() * right.clamp_min(n * _LOST).sqrt()
-    return norm, lengths.sum(1)
+    return norms, lengths.sum(1), off
 
 
 def _joined(use: Lookup) -> Lookup:
@@ -369,4 +402,4 @@ def _tied(outer: Outer, lookup: Lookup) -> Tensor:
     """<outer, lookup> = sum_ts left[s, ids[t]] <right_s, right'_t>: an embedding tied to a head."""
     size = (-1, outer.left.shape[1], -1)
     chosen = outer.left.gather(2, lookup.ids[:, None, :].expand(size))
-    return summed(wide(chosen) * products(wide(outer.right), lookup.right))
+    return summed(wide(chosen) * products(wide(outer.right[..., : lookup.right.shape[2]]), lookup.right))
