@@ -152,7 +152,10 @@ class OursCompiled(OursSecure):
         self.sums = Sums(self.model.parameters())
         ones = torch.ones(self.lot_size, device=self.labels.device)
         self.whole = Batch((self.inputs, self.labels), ones, self.lot_size, True)
-        self.graphs, self.flat = Graphs(self.model, self.loss, compiler=self.compiler()), Flat(self.clip)
+        self.graphs, self.flat = (
+            Graphs(self.model, self.loss, compiler=self.compiler()),
+            Flat(self.clip),
+        )
 
     @staticmethod
     def compiler() -> Callable[..., object]:
@@ -501,7 +504,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--no-errors", action="store_true", help="leave the errors out, which take time")
+    parser.add_argument(
+        "--no-errors", action="store_true", help="leave the errors out, which take time"
+    )
     parser.add_argument("--default-malloc", action="store_true", help="leave malloc as it is")
     parser.add_argument("--memory", action="store_true", help="print one engine's bytes on one model")
     arguments = parser.parse_args()
@@ -510,7 +515,10 @@ def main() -> None:
     if not arguments.default_malloc:
         keep_freed_memory()
     known = list(CPU if arguments.device == "cpu" else CUDA)
-    models, engines = chosen(arguments.models or ",".join(known), known), chosen(arguments.engines, list(ENGINES))
+    models, engines = (
+        chosen(arguments.models or ",".join(known), known),
+        chosen(arguments.engines, list(ENGINES)),
+    )
     if arguments.memory:
         print(Bench(models[0], arguments.device).memory(engines[0]))
         return

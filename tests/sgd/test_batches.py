@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from sourdine import rng  # noqa: E402
 from sourdine.errors import InputError  # noqa: E402
 from sourdine.sgd.batches import Units, batches, bucket, move  # noqa: E402
+from sourdine.sgd.batches import cut as pieces  # noqa: E402
 
 CPU = torch.device("cpu")
 DATA = list(range(100, 160))
@@ -31,14 +32,24 @@ def cut(units: Units, lot: Any, size: int, seed: int = 1) -> list[Any]:
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_a_bucket_holds_its_examples(count: int, most: int) -> None:
     count = min(count, most)
-    size = bucket(count, most)
+    size = bucket(count, most, 1)
     assert count <= size <= most
     assert size == 1 or -(-size // 2) < count, "half of it would do"
+    assert bucket(count, most, most) == most
 
 
 @given(st.integers(1, 2000))
 def test_buckets_are_few(most: int) -> None:
-    assert len({bucket(count, most) for count in range(1, most + 1)}) <= most.bit_length() + 1
+    assert len({rows for count in range(1, most + 1) for rows in pieces(count, most)}) <= 5
+    assert len({rows for count in range(1, most + 1) for rows in pieces(count, most, few=True)}) <= 4
+
+
+@given(st.integers(1, 3000), st.integers(1, 600))
+def test_little_is_filled_up(count: int, most: int) -> None:
+    rows = pieces(count, most)
+    assert count <= sum(rows)
+    assert sum(rows) <= count * 8 / 7 + most / 8 + 1
+    assert sum(pieces(count, most, few=True)) < count + most
 
 
 @given(st.sets(st.integers(0, 59)), st.integers(1, 70))

@@ -124,7 +124,9 @@ def test_uses_counted_one_by_one_are_noticed() -> None:
 def added(grads: Gradients, clip: float) -> float:
     """The norm of what the only example adds, in parts of the clip."""
     squares, rounding = grads.squares()
-    factors, _ = Flat(clip).factors({"w": squares}, 0.0 if rounding is None else rounding, torch.zeros(1))
+    factors, _ = Flat(clip).factors(
+        {"w": squares}, 0.0 if rounding is None else rounding, torch.zeros(1)
+    )
     into = torch.zeros(grads.shape)
     grads.add_sum_(into, factors)
     return float(into.double().norm()) / clip

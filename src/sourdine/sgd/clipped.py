@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge, gradients, trained
-from sourdine.sgd.uses import Gradients, Products, Recent, square, summed, up
+from sourdine.sgd.uses import Gradients, Products, Recent, exactly, square, summed, up
 
 __all__ = ["Clipped", "clipped_sum"]
 
@@ -115,7 +115,8 @@ def add_sums_(
             factors = factors.masked_fill(bad, 0)
     small = _small(found) if isinstance(factors, Tensor) else {}
     if small and isinstance(factors, Tensor):
-        whole = torch.mv(_together(small).t(), factors).split([x.shape.numel() for x in small.values()])
+        whole = exactly(_together(small).t(), factors[:, None])[:, 0]
+        whole = whole.split([x.shape.numel() for x in small.values()])
         sums = [part.view(x.shape) for part, x in zip(whole, small.values(), strict=True)]
         torch._foreach_add_([_gradient(parameters[name]) for name in small], sums)
     # Last layers first, embeddings last: activations are let go before the large sums are made.

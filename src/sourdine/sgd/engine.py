@@ -15,6 +15,7 @@ returns nothing, and nothing of it is kept.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,7 +76,8 @@ class Engine(Resuming):
     clip: the largest norm of a contribution, or an object of sgd/clipping.py.
     users: whose each example is, for a budget with unit "user"; a user takes part with at most
     most_per_user examples. records: the declared number of units, needed under add-remove.
-    batch_size: the largest physical batch; it changes memory and speed, never the result.
+    batch_size: the largest physical batch; it changes memory and speed, never the result. By default 64
+    on a CPU, and on a GPU as many as fit: batches of a lot are halved until they do, once.
     folder: where checkpoints go, every save_every steps; an unfinished run found there goes on. Make a
     learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
     canaries: further units, made for an audit (sgd/canaries.py); they count among the records.
@@ -101,7 +103,7 @@ class Engine(Resuming):
         users: Sequence[Hashable] | None = None,
         most_per_user: int = 1,
         records: int | None = None,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         collate: Collate = default_collate,
         check: bool = True,
         source: rng.Source | None = None,
@@ -115,9 +117,7 @@ class Engine(Resuming):
         self.model, self.optimizer, self.loss = model, optimizer, loss
         self.steps = checks.whole("steps", budget.steps if isinstance(budget, Charge) else steps or 0)
         self.clip = clip if isinstance(clip, Clip) else Flat(clip)
-        self.batch_size, self.collate = checks.whole("batch_size", batch_size), collate
-        self.done = 0
-        """Steps made so far."""
+        self.collate, self.done = collate, 0
         self._parameters = trained(model)
         _check_optimizer(optimizer, self._parameters)
         self._device = next(iter(self._parameters.values())).device
@@ -155,14 +155,13 @@ class Engine(Resuming):
                 processes=self._processes,
             )
         lots = self.plan = self.charge.lots
+        size = _largest(lots, most_per_user, self._device) if batch_size is None else batch_size
+        self.batch_size = checks.whole("batch_size", size)
         self._split = (self.noise_multiplier, 0.0)
         if isinstance(self.clip, Adaptive):
             self._split = self.clip.split(self.noise_multiplier, lots.lot_size)
         self._correlated = CorrelatedNoise(lots.plan()) if isinstance(lots, FixedLots) else None
-        if self._correlated is not None and isinstance(self.clip, Adaptive):
-            raise InputError("correlated noise needs a clip that stays as it is; use a fixed one.")
-        if canaries is not None and not isinstance(lots, PoissonLots):
-            raise InputError("canaries are drawn by Poisson lots; audit a run that has them.")
+        self._check_plan()
         self._source, self._streams = source, self._processes.streams(source)
         self._save_every = checks.whole("save_every", save_every)
         if canaries is not None:
@@ -189,6 +188,12 @@ class Engine(Resuming):
             canaries.toss(self._streams.at("coins"))
             canaries.coins = self._processes.once(lambda: canaries.coins)
         self._processes.share_([*self._parameters.values(), *model.buffers()])
+
+    def _check_plan(self) -> None:
+        if self._correlated is not None and isinstance(self.clip, Adaptive):
+            raise InputError("correlated noise needs a clip that stays as it is; use a fixed one.")
+        if self.canaries is not None and not isinstance(self.plan, PoissonLots):
+            raise InputError("canaries are drawn by Poisson lots; audit a run that has them.")
 
     def _planned(
         self, lots: Lots | None, lot_size: float | None, records: int | None, adjacent: str
@@ -362,7 +367,9 @@ class Engine(Resuming):
 
     def _batches(self, lot: Lot) -> Iterator[Batch]:
         source = self._streams.at("examples", lot.step)
-        return batches(self._units, lot._units, self.batch_size, self.collate, self._device, source)
+        few = self.graphs is not None
+        size = self.batch_size
+        return batches(self._units, lot._units, size, self.collate, self._device, source, few=few)
 
     def _add(self, batch: Batch, by_graphs: bool) -> Tensor | float:
         """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive)."""
@@ -439,6 +446,13 @@ class Engine(Resuming):
                 with torch.cuda.device(self._device):
                     torch.cuda.manual_seed(seed)
             yield
+
+
+def _largest(lots: Lots, most_per_user: int, device: torch.device) -> int:
+    """The batch size to begin with: 64 units on a CPU; on a GPU a whole lot, which may be halved."""
+    if device.type == "cpu":
+        return 64 * most_per_user
+    return most_per_user * 2 ** math.ceil(math.log2(max(1.0, lots.lot_size)))
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Whether the kernels of sgd/kernels.py can be run: they need a GPU of CUDA, and Triton."""
+"""What differs on a GPU: kernels (sgd/kernels.py) where Triton is, and products of full precision."""
 
 from __future__ import annotations
 
@@ -20,3 +20,19 @@ def kernels(x: Tensor) -> Any:
 def _kernels() -> Any:
     there = torch.version.cuda is not None and importlib.util.find_spec("triton") is not None
     return importlib.import_module("sourdine.sgd.kernels") if there else None
+
+
+@torch.library.custom_op("sourdine::product", mutates_args=())
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b, not in TF32, whatever torch was told: also inside a graph, whose other products may be."""
+    asked = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        return torch.matmul(a, b)
+    finally:
+        torch.set_float32_matmul_precision(asked)
+
+
+@product.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return torch.matmul(a, b)

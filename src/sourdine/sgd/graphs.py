@@ -60,7 +60,7 @@ def traced(program: Program) -> Program:
 
 
 def compiled(program: Program) -> Program:
-    """Graphs by torch's compiler: faster by the step, a minute for each new shape, never twice alike."""
+    """Graphs by torch's compiler: faster by the step, a minute for each shape, never twice alike."""
     # What is rounded to half precision stays so: norms must be those of the values that are added up.
     exact: dict[str, Any] = {"emulate_precision_casts": True}
     quick: Program = torch.compile(program, fullgraph=True, dynamic=False, options=exact)
@@ -217,7 +217,7 @@ class Graphs:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             given = (self._given, batch.data, batch.weights, self._parts())
-            with torch.no_grad(), full_precision(self._flat.device):
+            with torch.no_grad(), torch.autocast("cuda", enabled=False):
                 program = compared = Replay(program, *given, pool=self._pool)
         if self.compiler is not traced and _random(found):  # a compiler may draw otherwise
             compared = found
@@ -276,7 +276,7 @@ class Graphs:
         )
 
     def _run(self, program: Program, batch: Batch) -> Answer:
-        with torch.no_grad(), full_precision(batch.weights.device):
+        with torch.no_grad(), torch.autocast(self._flat.device.type, enabled=False):
             return program(self._given, batch.data, batch.weights, self._parts())
 
     def _parts(self) -> list[Tensor]:
@@ -389,4 +389,3 @@ def _random(found: fx.GraphModule) -> bool:
     """Whether it draws."""
     seeded = torch.Tag.nondeterministic_seeded
     return any(seeded in getattr(node.target, "tags", ()) for node in found.graph.nodes)
-

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Kernels for a GPU, in Triton; each does what a function of plain torch does, and is tested against it.
+"""Kernels for a GPU, in Triton. Each does what a function of plain torch does, and is tested so.
 
 - `add_normals_`: the noise of sgd/noise.py, made, added and rounded in one pass over memory; the same
   ChaCha20 words for the same values (RFC 8439, section 2.3).
@@ -22,14 +22,25 @@ _BLOCKS = 128  # of ChaCha20, made by one program
 _STEP = tl.constexpr(4.656612873077393e-10)  # 2^-31
 
 
-def add_normals_(flat: Tensor, key: bytes, start: int, scale: float, shift: float, least: float) -> None:
+def add_normals_(
+    flat: Tensor, key: bytes, start: int, scale: float, shift: float, least: float
+) -> None:
     """flat[i] += scale * (value start + i of the noise), rounded as fp32 holds it beside `shift`."""
     words = torch.from_numpy(np.frombuffer(key, dtype="<i4").copy()).to(flat.device, non_blocking=True)
     first = start // 8
     blocks = -(-(start + len(flat)) // 8) - first
     programs = (triton.cdiv(blocks, _BLOCKS),)
     _add_normals[programs](
-        flat, words, first, 8 * first - start, len(flat), scale, shift, least, BLOCKS=_BLOCKS, num_warps=4
+        flat,
+        words,
+        first,
+        8 * first - start,
+        len(flat),
+        scale,
+        shift,
+        least,
+        BLOCKS=_BLOCKS,
+        num_warps=4,
     )
 
 
@@ -51,9 +62,9 @@ def _add_normals(flat, key, first, before, count, scale, shift, least, BLOCKS: t
 
 
 @triton.jit
-def _pair(k, l, m, n, least):
+def _pair(k, other_k, m, n, least):
     """Two sums of two standard normals: sqrt(-ln u^2) times cosine and sine, twice."""
-    r, s = _radius(k, least), _radius(l, least)
+    r, s = _radius(k, least), _radius(other_k, least)
     cosine, sine = _turn(m)
     other, beside = _turn(n)
     return r * cosine + s * other, r * sine + s * beside

@@ -1,21 +1,21 @@
 """Gaussian noise for training, from the cryptographic stream of a source.
 
-One value is deviation * (X1 + X2) / sqrt(2), of independent standard normals after Box and Muller 1958:
-Xi = sqrt(-2 ln Ui) cos(2 pi Vi), with Ui and Vi from 32 bits each of ChaCha20. The sines of the same two
-couples make its neighbour, which is independent of it.
+One value is deviation * (X1 + X2) / sqrt(2), of independent standard normals after Box and Muller
+1958: Xi = sqrt(-2 ln Ui) cos(2 pi Vi), with Ui and Vi from 32 bits each of ChaCha20. The sines of the
+same two couples make its neighbour, which is independent of it.
 
-Why a grid: noise of floats lies on a lattice, deviation / 2^26 wide near zero, and answers near zero are
-finer than that: they show the lattice shifted by the true value, and an attacker can try which bits
+Why a grid: noise of floats lies on a lattice, deviation / 2^26 wide near zero, and answers near zero
+are finer than that: they show the lattice shifted by the true value, and an attacker can try which bits
 could have led there (Mironov 2012; Haney et al. 2022 call these precision attacks). `add_noise_`
 therefore rounds its result to a multiple of a power of two, at most deviation / 1024. That is
 post-processing, and far below the noise; every multiple within nine deviations is then reached by more
 than 2^40 ways to draw the bits, whatever the true value is, so that no answer rules a value out.
 
-Why two: one Gaussian of 32-bit words ends at 6.83 deviations, where its steps are coarse; two reach 9.66,
-beyond which a Gaussian goes once in 10^21 values. Two also leave three uniforms to guess, or two where
-both values of the couples are seen, if somebody tried bits against answers without a grid (Holohan and
-Braghin 2021, section 5.1, sum 2n Gaussians for this and leave 2n - 1; a cosine and a sine of one couple
-would add up to one cosine again, so no value uses a couple twice).
+Why two: one Gaussian of 32-bit words ends at 6.83 deviations, where its steps are coarse; two reach
+9.66, beyond which a Gaussian goes once in 10^21 values. Two also leave three uniforms to guess, or two
+where both values of the couples are seen, if somebody tried bits against answers without a grid
+(Holohan and Braghin 2021, section 5.1, sum 2n Gaussians for this and leave 2n - 1; a cosine and a sine
+of one couple would add up to one cosine again, so no value uses a couple twice).
 
 Guarantee: each call has a key of its own, drawn from the source, used for that call and kept nowhere.
 No noise is infinite or NaN. The radius comes from a whole number k of 32 bits, U = |k| / 2^31, whose
@@ -87,8 +87,8 @@ def add_noise_(tensors: Iterable[torch.Tensor], deviation: float, source: Source
 
 
 def _by_kernel(tensors: list[torch.Tensor], deviation: float, source: Source) -> None:
-    """Noise in one pass over memory where the tensors lie in one piece (sgd/kernels.py)."""
-    pieces = _joined([piece for tensor in tensors for piece in _flat(tensor)])
+    """Noise in one pass over memory, where there are few tensors (sgd/kernels.py)."""
+    pieces = [piece for tensor in tensors for piece in _flat(tensor) if len(piece)]
     if not pieces:
         return
     add, key, scale = kernels(pieces[0]).add_normals_, source.bytes(32), deviation * _SCALE
@@ -103,21 +103,6 @@ def _by_kernel(tensors: list[torch.Tensor], deviation: float, source: Source) ->
     torch._foreach_add_(pieces, noise.split([len(piece) for piece in pieces]))
     torch._foreach_add_(pieces, _shift(deviation))
     torch._foreach_sub_(pieces, _shift(deviation))
-
-
-def _joined(pieces: list[torch.Tensor]) -> list[torch.Tensor]:
-    """One piece for those that lie behind each other in memory."""
-    found: list[torch.Tensor] = []
-    for piece in pieces:
-        last = found[-1] if found else piece
-        dense = piece.stride() == last.stride() == (1,) and found
-        if dense and last.untyped_storage()._cdata == piece.untyped_storage()._cdata:
-            if last.storage_offset() + len(last) == piece.storage_offset():
-                found[-1] = last.as_strided((len(last) + len(piece),), (1,))
-                continue
-        if len(piece):
-            found.append(piece)
-    return found
 
 
 def round_(noisy: torch.Tensor, deviation: float) -> None:

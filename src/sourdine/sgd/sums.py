@@ -1,8 +1,8 @@
 """Where the clipped sums of a lot are added up.
 
-`.grad` of every trained parameter is a part of one stretch of memory, which stays where it is from lot to
-lot: noise, division and the exchange between processes are one operation each, and what was recorded on
-a GPU (sgd/replay.py) finds its sums again.
+`.grad` of every trained parameter is a part of one stretch of memory, which stays where it is from lot
+to lot: noise, division and the exchange between processes are one operation each, and what was recorded
+on a GPU (sgd/replay.py) finds its sums again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Sums:
         for x in self._parameters:
             if x.dtype != torch.float32:
                 raise InputError(
-                    f"what is trained has to be in float32, and a parameter is {str(x.dtype)[6:]}; keep "
+                    f"what is trained must be float32, and a parameter is {str(x.dtype)[6:]}; keep "
                     "float32 weights, and compute in half precision by torch.autocast."
                 )
         self.flats: list[Tensor] = []

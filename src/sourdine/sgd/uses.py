@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sourdine.sgd.gpu import kernels
+from sourdine.sgd.gpu import kernels, product
 
 # Rounding of inner products and of sums of them in single precision, as a share of the sum of absolute
 # values: 2^-22, and 2^-24 more for every 1024 features. The worst that was measured, all of them equal,
@@ -91,7 +91,7 @@ class Outer:
             m, n = into.shape  # without what `aligned` added
             into += torch.mm(left, right, out_dtype=torch.float32)[:m, :n]
         else:
-            into.addmm_(wide(left), wide(right))
+            add_product_(into, wide(left), wide(right))
 
     def aligned(self) -> Outer:
         """With features of zeros, so that products of halves on a GPU run at full speed."""
@@ -241,7 +241,7 @@ class Gradients:
             total = plus(total, 2 * summed(rows * lookup.right))
             if outer is not None:
                 _, m, n = whole.shape
-                across = torch.bmm(wide(outer.left[..., :m]), whole) * wide(outer.right[..., :n])
+                across = exactly(wide(outer.left[..., :m]), whole) * wide(outer.right[..., :n])
                 total = plus(total, 2 * summed(across))
         if total is None:
             raise RuntimeError("a parameter without a use has no norm")
@@ -262,7 +262,7 @@ class Gradients:
             scaled = wide(found.right) * factors[:, None, None]
             into.view(len(into), -1).index_add_(0, found.ids.flatten(), scaled.flatten(0, 1))
         if self.formed is not None:
-            into.view(-1).addmv_(self.formed.t(), factors)
+            add_product_(into.view(-1, 1), self.formed.t(), factors[:, None])
 
     def drop(self, bad: Tensor) -> None:
         """Makes the gradients of some examples zero, whatever they were (they may be infinite)."""
@@ -342,6 +342,22 @@ def _padded(x: Tensor, to: int) -> Tensor:
     return padded
 
 
+def exactly(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in full precision: outside of graphs that is seen to around all of it (sgd/clipped.py)."""
+    if _ANY_ORDER.get() and a.is_cuda:
+        found: Tensor = product(a, b)
+        return found
+    return torch.matmul(a, b)
+
+
+def add_product_(into: Tensor, a: Tensor, b: Tensor) -> None:
+    """into += a @ b, in full precision."""
+    if _ANY_ORDER.get() and a.is_cuda:
+        into += exactly(a, b)
+    else:
+        into.addmm_(a, b)
+
+
 def plus(total: Tensor | None, more: Tensor) -> Tensor:
     """A sum that may not have begun."""
     return more if total is None else total + more
@@ -357,7 +373,7 @@ def products(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype in _HALF and b.dtype == a.dtype and a.is_cuda:
         found = (torch.bmm(x, y.transpose(1, 2), out_dtype=torch.float32) for x, y in parts)
     else:
-        found = (torch.bmm(wide(x), wide(y).transpose(1, 2)) for x, y in parts)
+        found = (exactly(wide(x), wide(y).transpose(1, 2)) for x, y in parts)
     total = next(found)
     for more in found:
         total += more
@@ -402,4 +418,5 @@ def _tied(outer: Outer, lookup: Lookup) -> Tensor:
     """<outer, lookup> = sum_ts left[s, ids[t]] <right_s, right'_t>: an embedding tied to a head."""
     size = (-1, outer.left.shape[1], -1)
     chosen = outer.left.gather(2, lookup.ids[:, None, :].expand(size))
-    return summed(wide(chosen) * products(wide(outer.right[..., : lookup.right.shape[2]]), lookup.right))
+    right = wide(outer.right[..., : lookup.right.shape[2]])
+    return summed(wide(chosen) * products(right, lookup.right))

@@ -24,7 +24,8 @@ from sourdine.text.models import Classifier, quiet
 
 NOTHING = -1
 """The class of a record without one: its loss is zero, and so is what it adds to any sum."""
-_PAD_TO = 8  # lengths are rounded up to multiples, so that the engine meets few shapes
+_PAD_TO = 2  # lengths are rounded up to multiples, so that the engine meets fewer shapes
+_FEW = 16  # tokens
 
 
 class Examples(list[dict[str, Any]]):
@@ -50,14 +51,19 @@ def tokenized(
 
 
 class Collate:
-    """Token ids to tensors, padded to the longest text of the batch, rounded up."""
+    """Token ids to tensors, padded to the longest text of the batch, rounded up.
 
-    def __init__(self, padding: int) -> None:
-        self.padding = padding
+    most: to 16, 32, 64, ... or so many tokens, where every new shape takes seconds (sgd/graphs.py).
+    """
+
+    def __init__(self, padding: int, most: int | None = None) -> None:
+        self.padding, self.most = padding, most
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         longest = max(len(row["input_ids"]) for row in rows)
         longest = max(1, -(-longest // _PAD_TO)) * _PAD_TO
+        if self.most is not None:
+            longest = max(longest, min(self.most, max(_FEW, 1 << (longest - 1).bit_length())))
         batch = {"labels": torch.tensor([row["labels"] for row in rows])}
         for name in rows[0].keys() - {"labels"}:
             padded = np.full((len(rows), longest), self.padding if name == "input_ids" else 0)

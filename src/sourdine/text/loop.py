@@ -19,6 +19,7 @@ from sourdine.sgd.batches import Units, batches
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.sampling import PoissonLots
+from sourdine.text.machine import graphs_on
 from sourdine.text.plan import Plan
 from sourdine.text.tasks import OnFeatures, losses
 
@@ -32,7 +33,9 @@ def optimizer(model: nn.Module, plan: Plan) -> torch.optim.Optimizer:
     rest = [x for name, x in named if not name.startswith("head.")]
     rate = plan.learning_rate
     groups = [{"params": rest, "lr": rate}, {"params": head, "lr": rate * plan.head_factor}]
-    return torch.optim.AdamW([group for group in groups if group["params"]], weight_decay=0.0)
+    cuda = named[0][1].is_cuda
+    own = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(own, weight_decay=0.0, fused=cuda)
 
 
 def schedule(of: torch.optim.Optimizer, steps: int, done: int, rising: int = 0) -> Any:
@@ -74,6 +77,7 @@ def train_privately(
         collate=collate,
         source=source,
         canaries=canaries,
+        graphs=graphs_on(next(model.parameters()).device),
     )
     pace = schedule(of, engine.steps, engine.done)
     tell(engine)

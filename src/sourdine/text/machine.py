@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from sourdine.errors import InputError
+from sourdine.sgd.graphs import Compiler, traced
 
 
 def device_of(name: str | None) -> torch.device:
@@ -24,6 +25,14 @@ def device_of(name: str | None) -> torch.device:
     except (RuntimeError, AssertionError):
         raise InputError(f"there is no device {name!r} on this machine; cpu always is.") from None
     return found
+
+
+def graphs_on(device: torch.device) -> Compiler | None:
+    """How batches are made there: by graphs on a GPU, which starts kernels slower than it runs them.
+
+    As they are traced: a compiler would take longer than most runs, and could not be repeated.
+    """
+    return traced if device.type == "cuda" else None
 
 
 @contextmanager

@@ -1,0 +1,109 @@
+"""The kernels do what their twins of plain torch do. Without a GPU they run in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from cryptography.hazmat.primitives.ciphers import Cipher  # noqa: E402
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20  # noqa: E402
+
+KEY = bytes(range(32))
+
+
+@pytest.mark.parametrize("name", ["stream", "noise", "grid", "norms"])
+def test_kernels(name: str) -> None:
+    """In a process of its own: Triton is told at its import whether to interpret."""
+    here = {"PYTHONPATH": str(Path(__file__).parent)}
+    how = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
+    code = f"import test_kernels; test_kernels.{name}()"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **here, **how})
+
+
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def stream() -> None:
+    """The words of the kernel are those of OpenSSL, and of RFC 8439, appendix A.1, vectors 1 and 2."""
+    import triton
+    import triton.language as tl
+
+    from sourdine.sgd import kernels
+
+    @triton.jit
+    def words(key, first, out):
+        at = tl.arange(0, 2)
+        found = kernels._block(key, first + at.to(tl.int64))
+        for word in tl.static_range(16):
+            tl.store(out + at * 16 + word, found[word].to(tl.int32, bitcast=True))
+
+    words.fn.__globals__.update(kernels=kernels, tl=tl)
+    published = "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+    for key, first in ((bytes(32), 0), (KEY, 7), (KEY, 2**32 - 1)):
+        out = torch.zeros(32, dtype=torch.int32, device=device())
+        given = torch.frombuffer(bytearray(key), dtype=torch.int32).to(device())
+        words[(1,)](given, first, out)
+        blocks = [
+            Cipher(ChaCha20(key, at.to_bytes(16, "little")), mode=None).encryptor().update(bytes(64))
+            for at in (first, first + 1)
+        ]
+        assert out.cpu().numpy().tobytes() == b"".join(blocks)
+        if key == bytes(32):
+            assert out.cpu().numpy().tobytes().hex().startswith(published)
+
+
+def noise() -> None:
+    """The same values as on a CPU, from wherever a tensor begins in the stream."""
+    from sourdine.sgd import kernels
+    from sourdine.sgd import noise as twin
+
+    whole = torch.cat(list(twin._noise(3000, KEY, torch.device("cpu"))))
+    for start, count in ((0, 3000), (3, 100), (1030, 1111), (8, 1)):
+        x = torch.ones(count, device=device())
+        kernels.add_normals_(x, KEY, start, 2.0, 0.0, twin._LEAST)
+        off = x.cpu() - 1 - 2 * whole[start : start + count]
+        assert float(off.abs().max()) < 1e-5
+
+
+def grid() -> None:
+    """Sums are rounded to the grid, as on a CPU."""
+    from sourdine.sgd import kernels
+    from sourdine.sgd import noise as twin
+
+    value, deviation = torch.full((2000,), 1 / 3), 1.5
+    given = (KEY, 0, deviation * twin._SCALE, twin._shift(deviation), twin._LEAST)
+    x = value.to(device())
+    kernels.add_normals_(x, *given)
+    steps = x.cpu().double() * 2**10
+    assert torch.equal(steps, steps.round())
+    drawn = next(twin._noise(2000, KEY, torch.device("cpu")))
+    twin.round_(value.add_(drawn, alpha=deviation * twin._SCALE), deviation)
+    assert float((x.cpu() != value).double().mean()) < 1e-3
+    assert float((x.cpu() - value).abs().max()) <= 2.0**-10
+
+
+def norms() -> None:
+    """The sums of two matrices of inner products, whole and in parts, and what they can be off by."""
+    from sourdine.sgd import kernels
+
+    torch.manual_seed(0)
+    for steps in (16, 70, 300):
+        left, right = torch.randn(2, steps, 9), torch.randn(2, steps, 5)
+        lefts, rights = left @ left.mT, right @ right.mT
+        wanted = (lefts.double() * rights.double()).sum((1, 2))
+        lengths = (left.norm(dim=2) * right.norm(dim=2)).double().sum(1)
+        found, sizes = kernels.contracted(lefts.to(device()), rights.to(device()), 1e-30, 1e-30)
+        off = (found.double().sum(1).cpu() - wanted).abs()
+        assert (off <= kernels.additions(steps) * 2.0**-24 * lengths.square()).all()
+        torch.testing.assert_close(sizes.double().sum(1).cpu(), lengths, rtol=1e-5, atol=0.0)
+        none = torch.zeros(2, steps, steps, device=device())
+        _, least = kernels.contracted(none, none, 4.0, 9.0)
+        torch.testing.assert_close(least.sum(1).cpu(), torch.full((2,), 6.0 * steps))
