@@ -452,7 +452,7 @@ def _largest(lots: Lots, most_per_user: int, device: torch.device) -> int:
     """The batch size to begin with: 64 units on a CPU; on a GPU a whole lot, which may be halved."""
     if device.type == "cpu":
         return 64 * most_per_user
-    return most_per_user * 2 ** math.ceil(math.log2(max(1.0, lots.lot_size)))
+    return most_per_user * (1 << math.ceil(math.log2(max(1.0, lots.lot_size))))
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> None:
