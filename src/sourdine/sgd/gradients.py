@@ -41,6 +41,7 @@ class Knowledge:
     late: bool = False  # take no gradient early: some layers lead to losses in some batches only
     seen: Counter[tuple[Key, ...]] = field(default_factory=Counter)  # batches of each shape
     asked: bool = False  # the next batch is to be proved in any case
+    open: bool = False  # after the last batch: something in it has to be proved every time
     denied: list[Tensor] | None = None  # while a graph is traced: what must not hold (sgd/graphs.py)
 
     def due(self, tape: Tape) -> bool:
@@ -161,6 +162,8 @@ def _backward(
         _check_graph(values)
     if new and not _prove(asked, values, got, pull, start, tape, knowledge):
         return None
+    settled = knowledge.choices.keys() | knowledge.idle
+    knowledge.open = tape.moved or any(record.key not in settled for record in tape.records)
     _check_apart(tape, unseen)
     found = _collect(tape, asked, got, small, parameters, per_unit)
     for name in unseen:

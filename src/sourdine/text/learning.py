@@ -40,6 +40,7 @@ class Learning:
     _device: torch.device
     _log: Callable[[dict[str, float]], object]
     _tell: Callable[[str, int, int, float | None], object]
+    _heard: bool  # whether somebody listens
 
     def _sizes_known(self, test: Corpus | None) -> bool:
         """Whether the sizes of the parts may be told: those of a split tell where a unit lies."""
@@ -53,7 +54,7 @@ class Learning:
         def tell(engine: Engine) -> None:
             nonlocal shown
             epsilon, part = None, _SHOWN * engine.done // engine.steps
-            if part != shown:
+            if part != shown and self._heard:
                 shown, epsilon = part, engine.epsilon()
                 rate = float(engine.optimizer.param_groups[0]["lr"])
                 said = {"step": engine.done, "epsilon": epsilon, "learning_rate": rate}

@@ -161,6 +161,7 @@ class Trainer(Learning):
         self._auditing = Auditing(audit, audit_texts)
         self._device = device_of(device)
         self._log, self._tell = log or _ignore, tell or _ignore
+        self._heard = log is not None or tell is not None
         self._columns: dict[str, Any] = {
             "text": text,
             "label": label,
