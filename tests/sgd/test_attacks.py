@@ -30,7 +30,7 @@ from torch import nn
 
 from sourdine.audit import Finding, check_mechanism
 from sourdine.events import Event, GaussianEvent, PoissonEvent
-from sourdine.sgd import Adaptive, Engine, FixedLots, PerLayer
+from sourdine.sgd import Adaptive, Engine, FixedLots, PerLayer, traced
 
 FALSE_ALARM = 1e-6
 SIGMA = 0.5
@@ -45,6 +45,22 @@ class TenthLess(Engine):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._split = (0.9 * self._split[0], 0.9 * self._split[1])
+
+
+class ByGraphs(Engine):
+    """Every batch is made by a graph."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings, graphs=traced)
+
+    def step(self, lot: Any) -> None:
+        super().step(lot)
+        assert self.graphs is not None
+        assert all(self.graphs.made), self.graphs.reasons
+
+
+class TenthLessByGraphs(ByGraphs, TenthLess):
+    """As it says."""
 
 
 def train(
@@ -132,17 +148,17 @@ def one_hot(
     They are absent where pull is None; the number of records is a declared one, and stays.
     """
     model = blank(net(at_once))
-    owner = torch.arange(at_once) if users is None else torch.tensor(users)
+    owner: Sequence[Any] = range(at_once) if users is None else users
     if pull is None:
         users = None if users is None else []
     rounds = -(-count // at_once)
     moves = train(
         make,
         model,
-        range(0 if pull is None else len(owner)),
+        [] if pull is None else owner,
         rate * at_once,
         steps * rounds,
-        loss=lambda model, ids: -pull * model(owner[ids]),
+        loss=lambda model, ids: -pull * model(ids),
         records=at_once,
         noise_multiplier=sigma,
         batch_size=batch_size,
@@ -280,6 +296,9 @@ def found(trial: Trial, make: type[Engine]) -> Finding:
     )
 
 
+BY_GRAPHS = [name for name in TRIALS if name != "tied weights"]  # proved anew for every batch
+
+
 @pytest.mark.parametrize("name", TRIALS)
 def test_the_engine_keeps_its_promise(name: str) -> None:
     assert found(TRIALS[name], Engine).kept
@@ -288,6 +307,16 @@ def test_the_engine_keeps_its_promise(name: str) -> None:
 @pytest.mark.parametrize("name", TRIALS)
 def test_a_tenth_less_noise_is_caught(name: str) -> None:
     assert not found(TRIALS[name], TenthLess).kept
+
+
+@pytest.mark.parametrize("name", BY_GRAPHS)
+def test_graphs_keep_the_promise(name: str) -> None:
+    assert found(TRIALS[name], ByGraphs).kept
+
+
+@pytest.mark.parametrize("name", BY_GRAPHS)
+def test_a_tenth_less_noise_is_caught_by_graphs(name: str) -> None:
+    assert not found(TRIALS[name], TenthLessByGraphs).kept
 
 
 @pytest.mark.parametrize("pull", [math.inf, math.nan])

@@ -303,10 +303,10 @@ class PaddingCounts(Engine):
 
 
 def test_padding_that_contributes_is_caught() -> None:
-    """5,000 draws; five examples in a batch of eight, filled up with three more copies of the first."""
+    """5,000 draws; one example alone in a batch of eight, filled up with seven more copies of it."""
 
     def draw(make: type[Engine]) -> Any:
-        return lambda pull, count: side_by_side(make, [pull] + 4 * [0.0], count, batch_size=8)[0]
+        return lambda pull, count: side_by_side(make, [pull], count, batch_size=64)[0]
 
     caught(draw(Engine), draw(PaddingCounts), GAUSS, 5_000, neighbours=(0.0, FAR), score=np.asarray)
 
