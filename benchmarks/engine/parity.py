@@ -1,15 +1,17 @@
 """The clipped sum of every model of the tests' zoo against brute force, on any device.
 
-    python benchmarks/engine/parity.py [--device cuda]
+    python benchmarks/engine/parity.py [--device cuda] [--graphs traced] [--match bert]
 
 Prints the worst relative error, in fp32 without TF32, and every case above 1e-5. The tests do the same
-on the CPU; this is for accelerators, which the tests do not have.
+on the CPU; this is for accelerators, which the tests do not have. With --graphs, sums are made by graphs,
+as they are traced or compiled; models without one are counted, with the reasons.
 """
 
 import argparse
 import sys
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -18,8 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "sgd"))
 
 from zoo import ZOO
 
-from sourdine.sgd.clipped import clipped_sum
+from sourdine import sgd
+from sourdine.sgd.batches import Batch
 from sourdine.sgd.gradients import Knowledge
+from sourdine.sgd.graphs import Graphs
+from sourdine.sgd.sums import Sums
 
 
 def moved(x: object, device: str) -> object:
@@ -29,15 +34,18 @@ def moved(x: object, device: str) -> object:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
-    device = parser.parse_args().device
+    parser.add_argument("--graphs", choices=["traced", "compiled"])
+    parser.add_argument("--match", default="", help="only cases with this in their names")
+    asked = parser.parse_args()
+    device = asked.device
     warnings.simplefilter("ignore")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     worst, bad, started, failed = 0.0, 0, time.time(), 0
-    for case in ZOO:
-        if case.random:
-            continue
+    reasons: Counter[str] = Counter()
+    cases = [case for case in ZOO if not case.random and asked.match in case.name]
+    for case in cases:
         try:
-            error = one(case, device)
+            error = one(case, device, asked.graphs, reasons)
         except Exception as wrong:  # the table is to be complete
             failed += 1
             print(f"{case.name}: {type(wrong).__name__}: {str(wrong)[:160]}", flush=True)
@@ -48,12 +56,14 @@ def main() -> None:
             print(f"{case.name}: {error:.2g}", flush=True)
     took = time.time() - started
     print(
-        f"torch {torch.__version__}, {device}: {len(ZOO)} cases, worst {worst:.2g}, {bad} above 1e-5,"
+        f"torch {torch.__version__}, {device}: {len(cases)} cases, worst {worst:.2g}, {bad} above 1e-5,"
     )
     print(f"{failed} did not run, {took:.0f} s")
+    for reason, count in reasons.most_common():
+        print(f"{count} by {reason}")
 
 
-def one(case: object, device: str) -> float:
+def one(case: object, device: str, graphs: str | None, reasons: Counter[str]) -> float:
     model, batch, loss = case.make()
     model, batch = model.to(device), moved(batch, device)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -71,14 +81,28 @@ def one(case: object, device: str) -> float:
     norms = each.norm(dim=1)
     clip = float(norms.median()) if len(norms) > 1 else float(norms) / 2
     wanted = (each * (clip / norms).clamp(max=1).nan_to_num(1)[:, None]).sum(0)
-    knowledge = Knowledge()
+    knowledge, sums = Knowledge(), Sums(weights)
+    compiler = sgd.compiled if graphs == "compiled" else sgd.traced
+    made = Graphs(model, loss, compiler=compiler) if graphs else None
+    batch_of = Batch(batch, torch.ones(len(each), device=device), len(each), True)
+
+    def eagerly() -> sgd.Clipped:
+        return sgd.clipped_sum(model, losses, clip, knowledge=knowledge)
+
     errors = []
     for _ in range(2):  # the second time with what was learnt
-        model.zero_grad()
-        clipped_sum(model, losses, clip, knowledge=knowledge)
-        parts = [torch.zeros_like(w) if w.grad is None else w.grad.to_dense() for w in weights]
-        got = torch.cat([part.flatten() for part in parts])
-        errors.append(float((got - wanted).norm() / wanted.norm()))
+        sums.begin()
+        if made is None:
+            eagerly()
+        else:
+            made.begin(sums)
+            made.add(batch_of, sgd.Flat(clip), knowledge, eagerly, lambda: None)
+            if not made.sound():
+                raise RuntimeError("the graph cannot judge this batch")
+        errors.append(float((sums.flats[0] - wanted).norm() / wanted.norm()))
+    if made is not None:
+        short = next(iter(made.reasons.values()), "no graph: to be proved for every batch")
+        reasons["graphs" if made.made == [True] else short[:90]] += 1
     return max(errors)
 
 

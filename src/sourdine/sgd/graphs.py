@@ -1,15 +1,16 @@
 """The clipped sum of a batch as one graph of tensor operations, made once for batches of one shape.
 
 Forward pass, backward pass, norms, factors and sums (sgd/clipped.py) are traced together, so that no
-Python runs between them; torch's compiler then fuses what it can.
+Python runs between them. A graph can be given to torch's compiler, which fuses what it can; on a GPU it
+is recorded and replayed (sgd/replay.py).
 
 Guarantee: a graph holds no decision that depended on data. It is traced with tensors that have shapes
 but no values; a model that looks at values is left to the eager code, and the reason kept. Where the
 eager code itself looks at values (rows that move, gradients that are not finite), the graph answers
-whether it may be used, and if not the batch is made again eagerly. Proofs that rows are told apart
-(sgd/gradients.py) go on as often as without graphs. Whenever one is made, the graph is held against the
-eager code on the same batch: a model that was changed since, by a setting that is no tensor, gets a new
-graph.
+whether its sums may be used; if not, the whole lot is made again eagerly. Proofs that rows are told
+apart (sgd/gradients.py) go on as often as without graphs. Whenever one is made, the graph is held
+against the eager code on the same batch: a model that was changed since, by a setting that is no
+tensor, gets a new graph.
 
 Rounding: a compiler may add up in any order, so norms are summed in a way for which none does harm
 (`any_order` in sgd/uses.py), and it is told to keep the roundings to half precision.
@@ -17,12 +18,13 @@ Rounding: a compiler may add up in any order, so norms are summed in a way for w
 What a batch may hold is tensors and plain values; no other tensor may come into a graph, where it would
 stay as it is.
 
-Which graph made a batch hangs on the batches before it. A step by graphs is therefore never run again
-with the same noise (sgd/engine.py).
+Repeatable: a batch is made by its graph as it was traced, from its first time on, so that a run that is
+started again makes it alike; `made` says of each whether it was. A compiler chooses by the clock.
 """
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -295,12 +297,14 @@ class Graphs:
             with _exchanged(self.model, dict(zip(map(id, owned), new, strict=True))):
                 return self._whole(data, weights, sums, clip, knowledge)
 
+        said = logging.getLogger("torch._subclasses.fake_tensor")
+        silent, said.disabled = said.disabled, True  # what cannot be traced is in `reasons`
         try:
             with torch.no_grad(), full_precision(batch.weights.device):
                 tracer = make_fx(run, tracing_mode="fake")
                 found = tracer(self._given, batch.data, batch.weights, self._parts())
         finally:
-            knowledge.denied = None
+            knowledge.denied, said.disabled = None, silent
         constants = (getattr(found, x.target) for x in found.graph.nodes if x.op == "get_attr")
         if any(isinstance(x, Tensor) and x.numel() > 1 for x in constants):
             raise InputError("the loss makes tensors of what is no input; they would stay as they are")
