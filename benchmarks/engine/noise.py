@@ -20,41 +20,17 @@ from sourdine.rng import secure
 from sourdine.sgd import noise
 
 
-def torch_only(words: torch.Tensor) -> torch.Tensor:
-    """The same sums with torch's logarithm, sine and cosine."""
-    radius = words[:, :4].to(torch.float32).mul_(2.0**-31)
-    radius.mul_(radius).clamp_(min=noise._LEAST).log_().neg_().sqrt_()
-    angle = words[:, 4:].to(torch.float32).mul_(math.pi * 2.0**-31)
-    return torch.stack([angle.cos().mul_(radius).sum(1), angle.sin().mul_(radius).sum(1)], 1)
+def in_parts(make: Callable[[torch.Tensor], object], values: int, device: torch.device) -> None:
+    """So many values from rows of four words, as many at once as add_noise_ makes."""
+    source, part = secure(), noise._AT_ONCE if device.type == "cpu" else noise._DEVICE_VALUES
+    for _ in range(-(-values // part)):
+        make(noise._words(source.bytes(32), 0, 2 * part, device).view(-1, 4))
 
 
 def inverse_erf(words: torch.Tensor) -> torch.Tensor:
-    """Four inverse transforms; for its time only, as fp32 ends its tails at 5.4 deviations."""
-    tiles, _, width = words.shape
-    uniform = words.view(tiles, 4, 2 * width).to(torch.float32).mul_(1 - 2.0**-24).mul_(2.0**-31)
-    return uniform.erfinv_().sum(1).mul_(math.sqrt(2))
-
-
-def in_tiles(make: Callable[[torch.Tensor], torch.Tensor], values: int, device: torch.device) -> None:
-    source, tile = secure(), noise._TILE if device.type == "cpu" else noise._DEVICE_VALUES
-    for _ in range(-(-values // tile)):
-        words = noise._words(source.bytes(32), 0, 4 * tile, device)
-        make(words.view(-1, 8, noise._TILE // 2))
-
-
-def from_the_source(values: int) -> None:
-    """The bytes as the source gives them, without a key of the call's own; tiles of 64 kB."""
-    source = secure()
-    for _ in range(values // 4096):
-        drawn = np.frombuffer(source.bytes(16 * 4096), dtype="<i4").copy()
-        noise._sums(torch.from_numpy(drawn).view(1, 8, 2048))
-
-
-def four_randn(values: int, device: torch.device) -> torch.Tensor:
-    drawn = torch.randn(values, device=device)
-    for _ in range(3):
-        drawn += torch.randn(values, device=device)
-    return drawn.mul_(0.5)
+    """Two inverse transforms; for its time only, as fp32 ends its tails at 5.4 deviations."""
+    uniform = words.to(torch.float32).mul_(1 - 2.0**-24).mul_(2.0**-31)
+    return uniform.erfinv_().view(-1, 2, 2).sum(1).mul_(math.sqrt(2))
 
 
 def main() -> None:
@@ -68,14 +44,11 @@ def main() -> None:
     tensor = torch.zeros(values, device=device)
     ways: dict[str, Callable[[], object]] = {
         "torch.randn, not secure": lambda: torch.randn(values, device=device),
-        "four torch.randn, not secure": lambda: four_randn(values, device),
-        "ChaCha20 words alone": lambda: in_tiles(lambda words: words, values, device),
+        "ChaCha20 words alone": lambda: in_parts(lambda words: words, values, device),
         "add_noise_": lambda: noise.add_noise_([tensor], 1.0, source),
-        "sums with torch's functions": lambda: in_tiles(torch_only, values, device),
-        "sums by inverse erf": lambda: in_tiles(inverse_erf, values, device),
+        "sums with torch's functions": lambda: in_parts(noise._elsewhere, values, device),
+        "sums by inverse erf": lambda: in_parts(inverse_erf, values, device),
     }
-    if device.type == "cpu":
-        ways["sums on Source.bytes"] = lambda: from_the_source(values)
     best = dict.fromkeys(ways, math.inf)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     for _ in range(given.rounds):

@@ -17,7 +17,7 @@ from sourdine.budget import Budget
 from sourdine.errors import BudgetError, InputError
 from sourdine.events import GaussianEvent, PoissonEvent
 from sourdine.ledger import Ledger
-from sourdine.sgd import AdamW, Adaptive, Engine, PerLayer, ShuffledLots, TruncatedPoissonLots
+from sourdine.sgd import AdamW, Adaptive, Engine, PerLayer, ShuffledLots, TruncatedPoissonLots, traced
 from sourdine.sgd import engine as room
 
 nn = torch.nn
@@ -735,3 +735,27 @@ def test_a_paused_run_goes_on_from_its_folder(tmp_path: Any) -> None:
     for lot in again.lots():
         again.step(lot)
     assert again.done == STEPS
+
+
+@pytest.mark.parametrize("graphs", [None, traced])
+def test_gradients_that_are_put_elsewhere_would_get_no_noise(graphs: Any) -> None:
+    """A loss that clears .grad, as copied training loops do."""
+
+    def clears(model: Any, batch: Any) -> Any:
+        model.zero_grad()
+        return losses(model, batch)
+
+    with pytest.raises(InputError, match="to the engine"):
+        run(engine(small(), loss=clears, graphs=graphs))
+
+
+@pytest.mark.parametrize("graphs", [None, traced])
+def test_a_layer_that_is_unfrozen_later_would_get_no_noise(graphs: Any) -> None:
+    net = small()
+    net[0].requires_grad_(False)
+    made = engine(net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1), graphs=graphs)
+    lots = made.lots()
+    made.step(next(lots))
+    net[0].requires_grad_(True)
+    with pytest.raises(InputError, match="what is trained has changed"):
+        made.step(next(lots))

@@ -18,12 +18,11 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20  # noqa: 
 KEY = bytes(range(32))
 
 
-@pytest.mark.parametrize("name", ["stream", "noise", "grid", "norms"])
-def test_kernels(name: str) -> None:
+def test_kernels() -> None:
     """In a process of its own: Triton is told at its import whether to interpret."""
     here = {"PYTHONPATH": str(Path(__file__).parent)}
     how = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    code = f"import test_kernels; test_kernels.{name}()"
+    code = "import test_kernels as x; x.stream(); x.noise(); x.grid(); x.strides(); x.norms()"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **here, **how})
 
 
@@ -88,6 +87,25 @@ def grid() -> None:
     twin.round_(value.add_(drawn, alpha=deviation * twin._SCALE), deviation)
     assert float((x.cpu() != value).double().mean()) < 1e-3
     assert float((x.cpu() - value).abs().max()) <= 2.0**-10
+
+
+def strides() -> None:
+    """What is not dense, or in many pieces, gets its noise too, and nothing beside it does."""
+    from sourdine.rng import seeded
+    from sourdine.sgd import kernels
+    from sourdine.sgd import noise as twin
+
+    plain = twin.kernels
+    for view in (lambda t: t[:, 5], lambda t: t[::2, 1::3], lambda t: t.t(), lambda t: t[:3]):
+        found = []
+        for module in (kernels, None):
+            twin.kernels = lambda x, module=module: module
+            whole = torch.zeros(40, 30, device=device())
+            twin.add_noise_([view(whole)], 1.0, seeded(9))
+            found.append(whole)
+        assert float((found[0] != found[1]).double().mean()) < 1e-2
+        assert float((found[0] - found[1]).abs().max()) <= 2.0**-10
+    twin.kernels = plain
 
 
 def norms() -> None:

@@ -60,8 +60,11 @@ def test_two_processes_are_one(together: Together) -> None:
     [alone] = together("given_lots", 1)
     first, second = together("given_lots")
     assert first == second  # though they started with other weights
-    for one, two in zip(alone, first, strict=True):
+    by_graphs, others = together("given_lots_by_graphs")
+    assert by_graphs == others
+    for one, two, three in zip(alone, first, by_graphs, strict=True):
         torch.testing.assert_close(torch.tensor(one), torch.tensor(two), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(torch.tensor(one), torch.tensor(three), rtol=1e-5, atol=1e-6)
 
 
 def test_noise_is_added_once(together: Together) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -735,3 +736,42 @@ def test_a_check_that_is_made_once_does_not_move_dropout(tmp_path: Path, home: P
     run(started(tmp_path / "run"), 10)  # and once more from 7 on
     killed = run(started(tmp_path / "run"))
     assert weights(killed.model) == weights(run(started(back())).model)
+
+
+class Scaled:
+    """A loss, or a collation, with a setting of its own."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def __call__(self, model: nn.Module, batch: Any) -> Any:
+        return self.scale * loss(model, batch)
+
+
+class Tempered(nn.Module):
+    """A model with settings that are no parameters, one of them inside another object."""
+
+    def __init__(self, heat: float, deep: float) -> None:
+        super().__init__()
+        self.net, self.heat, self.config = network(), heat, SimpleNamespace(deep={"heat": deep})
+
+    def forward(self, x: Any) -> Any:
+        return self.net(x) / self.heat / self.config.deep["heat"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (lambda: {"loss": Scaled(1.0)}, lambda: {"loss": Scaled(0.3)}),
+        (lambda: {"loss": Scaled(1.0).__call__}, lambda: {"loss": Scaled(0.3).__call__}),
+        (lambda: {"model": Tempered(1.0, 1.0)}, lambda: {"model": Tempered(0.3, 1.0)}),
+        (lambda: {"model": Tempered(1.0, 1.0)}, lambda: {"model": Tempered(1.0, 0.3)}),
+    ],
+    ids=["loss", "method", "model", "inside"],
+)
+def test_settings_of_objects_count(before: Any, after: Any, tmp_path: Path, home: Path) -> None:
+    run(engine(tmp_path / "run", **before()), 10)
+    same = engine(tmp_path / "run", **before())
+    assert again(tmp_path / "run", same) == []
+    same.pause()
+    assert again(tmp_path / "run", engine(tmp_path / "run", **after())) == [7]

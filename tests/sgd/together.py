@@ -27,7 +27,7 @@ from sourdine.budget import Budget
 from sourdine.errors import SourdineError
 from sourdine.ledger import Ledger
 from sourdine.rng import secure, seeded
-from sourdine.sgd import Engine, ShuffledLots
+from sourdine.sgd import Engine, ShuffledLots, traced
 from sourdine.sgd import engine as room
 from sourdine.sgd.processes import Processes
 
@@ -39,7 +39,7 @@ def same_lots(self: Processes, lots: Any, units: int, step: int, source: Any) ->
     return np.array([x for x in LOTS[step] if x % self.count == self.rank], dtype=np.int64)
 
 
-def given_lots(place: Path) -> Any:
+def given_lots(place: Path, **settings: Any) -> Any:
     """Without noise and with lots that are given, so many processes are one."""
     Processes.draw, room.add_noise_ = same_lots, lambda *_: None  # type: ignore[method-assign]
     model = network()
@@ -47,10 +47,15 @@ def given_lots(place: Path) -> Any:
         for parameter in model.parameters():
             parameter.data.normal_()  # a bad start, which must not matter
     model[2].p = 0.0
-    run = engine(None, len(LOTS), model=model, optimizer=torch.optim.SGD, lr=1.0)
+    run = engine(None, len(LOTS), model=model, optimizer=torch.optim.SGD, lr=1.0, **settings)
     for lot in run.lots():
         run.step(lot)
+        assert run.graphs is None or all(run.graphs.made)
     return [x.tolist() for x in run.model.parameters()]
+
+
+def given_lots_by_graphs(place: Path) -> Any:
+    return given_lots(place, graphs=traced)
 
 
 def only_noise(_: Path, everywhere: bool = False) -> Any:

@@ -5,7 +5,7 @@ from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Automatic, Clip, Flat, PerLayer
 from sourdine.sgd.correlated import Bands, CorrelatedNoise, FixedLots
 from sourdine.sgd.engine import Engine, Lot
-from sourdine.sgd.graphs import compiled, traced
+from sourdine.sgd.graphs import compiled, traced, unchanging
 from sourdine.sgd.optim import AdamW
 from sourdine.sgd.sampling import Lots, PoissonLots, ShuffledLots, TruncatedPoissonLots
 from sourdine.sgd.uses import Gradients, Lookup, Outer
@@ -34,4 +34,5 @@ __all__ = [
     "clipped_sum",
     "compiled",
     "traced",
+    "unchanging",
 ]

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 Put = Callable[[bytes], object]
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _VERSIONED = ("torch", "transformers", "peft")
+_OF_MODULES = frozenset(vars(nn.Module()))  # names that every module has
 
 
 def agreement(
@@ -50,6 +51,7 @@ def agreement(
         _versions(model),
         settings,
         [str(model), [module.training for module in model.modules()]],
+        [_held(module, set()) for module in model.modules()],
         [(name, x.shape, str(x.dtype), x.requires_grad) for name, x in model.named_parameters()],
         [_code(call, set()) for call in (*calls, *_classes(model), type(optimizer))],
         optimizer.state_dict()["param_groups"],
@@ -127,14 +129,15 @@ def _code(call: Any, known: set[int]) -> Any:
     if isinstance(call, functools.partial):
         return [_code(call.func, known), _value(call.args, known), _value(call.keywords, known)]
     if isinstance(call, MethodType):
-        return [_code(call.__func__, known), _code(type(call.__self__), known)]
+        return [_code(call.__func__, known), _code(call.__self__, known)]
     if isinstance(call, type):
         # Classes of torch are known by its version; its compiler changes some of them in passing.
         known_by_version = _package(call) in _VERSIONED
         own = [x for x in vars(call).values() if isinstance(x, FunctionType) and not known_by_version]
         return [f"{call.__module__}.{call.__qualname__}", [_code(x, known) for x in own]]
     if not isinstance(call, FunctionType):
-        return [_code(type(call), known), str(call) if isinstance(call, nn.Module) else None]
+        about = str(call) if isinstance(call, nn.Module) else None
+        return [_code(type(call), known), about, _held(call, known)]
     named = [call.__globals__.get(name) for name in sorted(_names(call.__code__))]
     near = [
         x for x in named if not isinstance(x, FunctionType | type) or x.__module__ == call.__module__
@@ -142,6 +145,20 @@ def _code(call: Any, known: set[int]) -> Any:
     cells = [cell.cell_contents for cell in call.__closure__ or ()]
     given = (cells, call.__defaults__, call.__kwdefaults__, near)
     return [_instructions(call.__code__), [_value(x, known) for x in given]]
+
+
+def _held(x: Any, known: set[int], depth: int = 3) -> Any:
+    """The settings of an object, and of what they are made of; parts of a model are asked alone."""
+    if depth == 0 or (isinstance(x, nn.Module) and depth < 3):
+        return None
+    found = []
+    for name, value in sorted(getattr(x, "__dict__", {}).items()):
+        if isinstance(value, nn.Module) or (isinstance(x, nn.Module) and name in _OF_MODULES):
+            continue
+        inside = value.values() if isinstance(value, dict) else [value]
+        nested = [_held(part, known, depth - 1) for part in inside if hasattr(part, "__dict__")]
+        found.append([name, _value(value, known), nested])
+    return found
 
 
 def _value(x: Any, known: set[int]) -> Any:

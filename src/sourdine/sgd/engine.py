@@ -39,7 +39,7 @@ from sourdine.sgd.clipping import Adaptive, Clip, Flat
 from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.gradients import Knowledge, trained
-from sourdine.sgd.graphs import Compiler, Graphs, traced
+from sourdine.sgd.graphs import Compiler, Graphs, unchanging
 from sourdine.sgd.noise import add_noise_, normal, round_
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.resuming import Resuming
@@ -82,8 +82,8 @@ class Engine(Resuming):
     learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
     canaries: further units, made for an audit (sgd/canaries.py); they count among the records.
     graphs: batches are made by graphs where the model allows it (sgd/graphs.py): `traced` takes seconds
-    for each new shape of a batch, `compiled` a minute or so, and makes the faster steps; a run by
-    compiled graphs that was killed is charged again for the steps since its last save.
+    for each new shape of a batch, `compiled` a minute or so, and makes the faster steps. A run by
+    graphs that was killed is charged again for the steps since its last save, but with `unchanging`.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Engine(Resuming):
         self._processes = budget.processes if isinstance(budget, Charge) else Processes()
         self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
         self.graphs = Graphs(model, loss, most_per_user, graphs) if graphs else None
-        self._repeats = graphs is traced and self._processes.count == 1
+        self._repeats = graphs is unchanging and self._processes.count == 1
         self._open: Lot | None = None
         self._places: Sums | None = None
         self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
@@ -176,8 +176,9 @@ class Engine(Resuming):
                 settings=(
                     *(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
                     None if canaries is None else (canaries.count, canaries.scale),
-                    # A compiler chooses by the clock among ways to add up: no two runs are alike.
-                    None if graphs is None else b"traced" if self._repeats else os.urandom(32),
+                    # A compiler chooses by the clock among ways to add up, and a graph may be behind
+                    # a model that is changed on the way: no two runs are alike.
+                    None if graphs is None else b"graphs" if self._repeats else os.urandom(32),
                 ),
                 calls=(loss, collate),
                 rank=self._processes.rank,
@@ -262,6 +263,11 @@ class Engine(Resuming):
         if self._open is None or lot is not self._open:
             raise InputError("this lot was used before, or is of another run; use each lot once.")
         self._open = None
+        if list(map(id, trained(self.model).values())) != list(map(id, self._parameters.values())):
+            raise InputError(
+                "what is trained has changed since the engine was made (a layer was frozen, unfrozen "
+                "or replaced); make a new engine, which is charged anew."
+            )
         if self._to_check and len(lot._units):
             self._to_check -= 1
             self.check(lot)
@@ -275,6 +281,15 @@ class Engine(Resuming):
         self._pace(lot.step, [] if self.graphs is None else self.graphs.made)
         self.optimizer.step()
         self.optimizer.zero_grad()
+        if (
+            self.graphs is not None
+            and self._places is not None
+            and self._places.kept_by(self.optimizer)
+        ):
+            raise InputError(
+                "the optimizer keeps gradients as they are, and graphs add the next lot up in the same "
+                "memory; have it keep copies (clone), or leave graphs out."
+            )
 
     def stop(self, because: str = "interrupt") -> None:
         """Ends the run. Reasons are those of Ledger.settle; nothing more can be drawn afterwards.
@@ -340,7 +355,7 @@ class Engine(Resuming):
         """
         by_graphs = self.graphs is not None
         while True:
-            if self._places is None:
+            if self._places is None or self.graphs is None:
                 self._places = Sums(self._parameters.values())
             self._places.begin()
             if self.graphs is not None:
@@ -350,6 +365,11 @@ class Engine(Resuming):
                 with self._reseeded(lot.step):
                     for batch in self._batches(lot):
                         below += self._add(batch, by_graphs)
+                if not self._places.whole():
+                    raise InputError(
+                        "the loss, the model or a hook has put something else in .grad, which would "
+                        "get no noise; leave .grad to the engine."
+                    )
                 if self.graphs is None or self.graphs.sound():
                     return below
                 by_graphs = False  # something in this lot is for the eager code to judge

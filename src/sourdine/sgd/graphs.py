@@ -18,8 +18,9 @@ Rounding: a compiler may add up in any order, so norms are summed in a way for w
 What a batch may hold is tensors and plain values; no other tensor may come into a graph, where it would
 stay as it is.
 
-Repeatable: a batch is made by its graph as it was traced, from its first time on, so that a run that is
-started again makes it alike; `made` says of each whether it was. A compiler chooses by the clock.
+Repeatable, if `unchanging`: a batch is made by its graph as it was traced, from its first time on, so
+that a run that is started again makes it alike; `made` says of each whether it was. A compiler chooses
+by the clock, and a graph may be some batches behind a model that something else than training changes.
 """
 
 from __future__ import annotations
@@ -57,7 +58,16 @@ _MOST = 32  # shapes
 
 
 def traced(program: Program) -> Program:
-    """Graphs as they were traced: seconds for each new shape of a batch; a run can be repeated."""
+    """Graphs as they were traced: seconds for each new shape of a batch."""
+    return program
+
+
+def unchanging(program: Program) -> Program:
+    """The same, with the promise that nothing but training changes the model and the loss.
+
+    Then a graph is never behind them, a step that is run again is the same to the bit, and a run that
+    was killed goes on without a charge.
+    """
     return program
 
 
@@ -223,7 +233,9 @@ class Graphs:
             given = (self._given, batch.data, batch.weights, self._parts())
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
                 program = compared = Replay(program, *given, pool=self._pool)
-        if self.compiler is not traced and _random(found):  # a compiler may draw otherwise
+        if self.compiler not in (traced, unchanging) and _random(
+            found
+        ):  # a compiler may draw otherwise
             compared = found
         return _Graph(program, compared, _half(found))
 

@@ -25,7 +25,7 @@ _STEP = tl.constexpr(4.656612873077393e-10)  # 2^-31
 def add_normals_(
     flat: Tensor, key: bytes, start: int, scale: float, shift: float, least: float
 ) -> None:
-    """flat[i] += scale * (value start + i of the noise), rounded as fp32 holds it beside `shift`."""
+    """flat[i] += scale * (value start + i), rounded as fp32 holds it beside `shift`; for dense ones."""
     words = torch.from_numpy(np.frombuffer(key, dtype="<i4").copy()).to(flat.device, non_blocking=True)
     first = start // 8
     blocks = -(-(start + len(flat)) // 8) - first

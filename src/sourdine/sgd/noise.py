@@ -92,7 +92,7 @@ def _by_kernel(tensors: list[torch.Tensor], deviation: float, source: Source) ->
     if not pieces:
         return
     add, key, scale = kernels(pieces[0]).add_normals_, source.bytes(32), deviation * _SCALE
-    if len(pieces) <= _FEW:
+    if len(pieces) <= _FEW and all(piece.is_contiguous() for piece in pieces):
         start = 0
         for piece in pieces:
             add(piece, key, start, scale, _shift(deviation), _LEAST)

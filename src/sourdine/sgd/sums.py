@@ -1,8 +1,12 @@
 """Where the clipped sums of a lot are added up.
 
-`.grad` of every trained parameter is a part of one stretch of memory, which stays where it is from lot
-to lot: noise, division and the exchange between processes are one operation each, and what was recorded
-on a GPU (sgd/replay.py) finds its sums again.
+`.grad` of every trained parameter is a part of one stretch of memory: noise, division and the exchange
+between processes are one operation each. Graphs use the same stretch from lot to lot, as what was
+recorded on a GPU (sgd/replay.py) has to find its sums again; otherwise every lot has its own.
+
+Guarantee: noise is added to all of this stretch, and the optimizer gets nothing else: `whole` says
+whether `.grad` is still a part of it, and `kept_by` whether an optimizer has kept a part, in which it
+would see the sums of the next lot before their noise.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from sourdine.errors import InputError
 
@@ -35,6 +40,16 @@ class Sums:
             split = flat.split([x.numel() for x in own])
             found |= {id(x): part.view(x.shape) for x, part in zip(own, split, strict=True)}
         self.parts = [found[id(x)] for x in self._parameters]
+
+    def whole(self) -> bool:
+        """Whether `.grad` of every parameter is where it was put."""
+        return all(x.grad is part for x, part in zip(self._parameters, self.parts, strict=True))
+
+    def kept_by(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer's state holds on to this memory."""
+        own = {flat.untyped_storage()._cdata for flat in self.flats}
+        held = (x for state in optimizer.state.values() for x in pytree.tree_leaves(state))
+        return any(isinstance(x, Tensor) and x.untyped_storage()._cdata in own for x in held)
 
     def begin(self) -> None:
         """Sums of zero, in `.grad`."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from sourdine.errors import InputError
-from sourdine.sgd.graphs import Compiler, traced
+from sourdine.sgd.graphs import Compiler, unchanging
 
 
 def device_of(name: str | None) -> torch.device:
@@ -32,7 +32,7 @@ def graphs_on(device: torch.device) -> Compiler | None:
 
     As they are traced: a compiler would take longer than most runs, and could not be repeated.
     """
-    return traced if device.type == "cuda" else None
+    return unchanging if device.type == "cuda" else None
 
 
 @contextmanager

@@ -1,0 +1,245 @@
+"""What real lots cost: Poisson draws, filled-up batches and secure noise, against full batches of one size.
+
+    python benchmarks/engine/poisson.py --device cuda [--graphs traced] [--texts same] [--rounds 7] [--json out.json]
+
+A BERT-base classifier, texts of 128 tokens, bf16 autocast on a GPU, trained in two ways in one process, in turns:
+
+- real: sourdine's Engine as its users call it. Every lot is a Poisson draw of planned size 256, collated, cut
+  into batches of 64, the last of 64, 32 or 16, filled up and masked; noise from a secure source.
+- fixed: the same graphs on 4 full batches of 64 that lie on the device, added up; torch's own noise. The same AdamW.
+
+What counts is the wall time of a round of steps, synchronised, for each real token: the ratio of the two in the same
+round (goal: at most 1.05), median, least and most. The first two rounds, and rounds in which a batch has a shape
+that is new (which costs seconds once, with compiled graphs a minute), are not counted. Batches that are proved anew,
+one in 64 and more of the rare shapes, are.
+
+The second table is of texts of 64 to 128 tokens, which are also padded to 64 or 128 tokens as the longest of a
+batch asks for (text/examples.py); beside full batches of 128 tokens, by the real token. --tiny is for a try on the CPU.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import models
+import numpy as np
+import run
+import torch
+from torch import nn
+
+from sourdine import sgd
+from sourdine.sgd.batches import Batch
+from sourdine.sgd.graphs import Compiler
+from sourdine.text.examples import Collate, Examples
+
+VOCABULARY, WARM = 30522, 2
+STEPS = 100_000  # of the plan, of which as many are made as it takes
+
+
+@dataclass(frozen=True)
+class Setting:
+    layers: int
+    hidden: int
+    length: int
+    lot: int
+    batch: int
+    records: int
+
+
+BASE = Setting(12, 768, length=128, lot=256, batch=64, records=10_240)
+TINY = Setting(2, 64, length=32, lot=32, batch=8, records=640)
+
+
+class Fixed(run.OursCompiled):
+    """Full batches, all on the device, with torch's noise."""
+
+    def __init__(self, setting: Setting, graphs: Compiler, device: str) -> None:
+        self.rows, self.compiler = setting.batch, lambda: graphs
+        made = models.tokens(VOCABULARY, setting.length, 2)(setting.lot)
+        batch = {name: rows.to(device) for name, rows in made.items()}
+        half = device != "cpu"
+        super().__init__(built(setting, device), batch, clip=run.CLIP, noise=run.NOISE, half=half)
+
+    def prepare(self) -> None:
+        super().prepare()
+        ones = torch.ones(self.rows, device=self.labels.device)
+        cut = zip(self.labels.split(self.rows), self.inputs["input_ids"].split(self.rows), strict=True)
+        # Copies: a graph is for tensors that begin where their memory does.
+        own = [{"labels": labels.clone(), "input_ids": ids.clone()} for labels, ids in cut]
+        self.parts = [Batch(data, ones, self.rows, True) for data in own]
+
+    def loss(self, model: nn.Module, data: models.Batch) -> torch.Tensor:
+        return loss(self.half, model, data)
+
+    def step(self) -> None:
+        self.sums.begin()
+        self.graphs.begin(self.sums)
+        for part in self.parts:
+            losses = partial(self.loss, self.model, part.data)
+            eagerly = partial(self.clipped_sum, self.model, losses, self.clip, knowledge=self.knowledge)
+            self.graphs.add(part, self.flat, self.knowledge, eagerly, lambda: None)
+        if not (all(self.graphs.made) and self.graphs.sound()):
+            raise RuntimeError(f"no graph: {next(iter(self.graphs.reasons.values()), 'not proved')}")
+        (flat,) = self.sums.flats
+        flat.add_(torch.randn_like(flat), alpha=self.noise * self.clip).div_(self.lot_size)
+        self.optimizer.step()
+
+
+class Watched(Collate):
+    """Counts the tokens of batches, padding included, and remembers their shapes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(0, most)
+        self.tokens, self.shapes = 0, set[torch.Size]()
+
+    def __call__(self, rows: list[dict[str, Any]]) -> models.Batch:
+        batch = super().__call__(rows)
+        self.tokens += batch["input_ids"].numel()
+        self.shapes.add(batch["input_ids"].shape)
+        return batch
+
+
+class Real:
+    """Poisson lots by sourdine's engine; lots are secret, but here all is random and nothing released."""
+
+    def __init__(self, setting: Setting, least: int, graphs: Compiler, device: str) -> None:
+        model, examples = built(setting, device), texts(setting, least)
+        self.sizes, self.collate = np.array(examples.sizes), Watched(setting.length)
+        self.examples = self.tokens = self.eager = 0
+        self.engine = sgd.Engine(
+            model,
+            torch.optim.AdamW(model.parameters(), lr=run.RATE, fused=device != "cpu"),
+            examples,
+            None,
+            loss=partial(loss, device != "cpu"),
+            lot_size=setting.lot,
+            steps=STEPS,
+            clip=run.CLIP,
+            noise_multiplier=run.NOISE,
+            batch_size=setting.batch,
+            collate=self.collate,
+            graphs=graphs,
+        )
+        self.lots = self.engine.lots()
+
+    def step(self) -> None:
+        lot = next(self.lots)
+        self.examples += len(lot._units)
+        self.tokens += int(self.sizes[lot._units].sum())
+        self.engine.step(lot)
+        self.eager += self.engine.graphs.made.count(False)
+
+
+def built(setting: Setting, device: str) -> nn.Module:
+    torch.manual_seed(0)
+    return models.bert(setting.layers, setting.hidden).to(device).train()
+
+
+def texts(setting: Setting, least: int) -> Examples:
+    """Random tokens, as many as `least` to the longest length; a mask where there is something to mask."""
+    chance = random.Random(1)
+    rows = Examples()
+    for _ in range(setting.records):
+        ids = chance.choices(range(VOCABULARY), k=chance.randint(least, setting.length))
+        mask = {"attention_mask": [1] * len(ids)} if least < setting.length else {}
+        rows.append({"input_ids": ids, "labels": chance.randrange(2), **mask})
+    return rows
+
+
+def loss(half: bool, model: nn.Module, batch: models.Batch) -> torch.Tensor:
+    inputs = {name: x for name, x in batch.items() if name != "labels"}
+    with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
+        return models.losses(model(**inputs), batch["labels"])
+
+
+def seconds(work: Callable[[], object], times: int, device: str) -> float:
+    """Wall time of so many steps."""
+    synchronise = torch.cuda.synchronize if device != "cpu" else lambda: None
+    synchronise()
+    start = time.perf_counter()
+    for _ in range(times):
+        work()
+    synchronise()
+    return time.perf_counter() - start
+
+
+def compare(real: Real, fixed: Fixed, setting: Setting, asked: argparse.Namespace) -> dict[str, object]:
+    """All rounds of the two, in turns."""
+    found: list[dict[str, float]] = []
+    done = 0
+    while len(found) < asked.rounds:
+        before = real.examples, real.tokens, real.collate.tokens, len(real.collate.shapes)
+        took = seconds(real.step, asked.steps, asked.device)
+        base = seconds(lambda: run.once(fixed), asked.steps, asked.device)
+        after = real.examples, real.tokens, real.collate.tokens, len(real.collate.shapes)
+        examples, tokens, computed, new = (b - a for a, b in zip(before, after, strict=True))
+        done += 1
+        print(f"round {done}: {took:.1f} s, fixed {base:.1f} s, {new} new shapes", file=sys.stderr)
+        if done > WARM and not new:
+            full = asked.steps * setting.lot
+            one = {"real ms": 1e3 * took / examples, "fixed ms": 1e3 * base / full}
+            one["ratio"] = took / tokens / (base / (full * setting.length))
+            one["ratio with padding"] = one["ratio"] * tokens / computed
+            found.append(one | {"padding": 1 - tokens / computed})
+    reasons = list(real.engine.graphs.reasons.values())
+    return {"rounds": found, "batches without a graph": real.eager, "reasons": reasons}
+
+
+def table(title: str, found: dict[str, object]) -> str:
+    def over(name: str, digits: int) -> str:
+        own = [one[name] for one in found["rounds"]]
+        middle, least, most = (f"{x:.{digits}f}" for x in (statistics.median(own), min(own), max(own)))
+        return f"{middle} ({least} to {most})"
+
+    padding = statistics.mean(one["padding"] for one in found["rounds"])
+    lines = [
+        f"| {title} | ms for each real example | ratio by real tokens | ratio by all tokens | padding |",
+        "| --- | --- | --- | --- | --- |",
+        f"| full batches, torch's noise | {over('fixed ms', 3)} | 1 | 1 | none |",
+        f"| Poisson lots, secure noise | {over('real ms', 3)} | {over('ratio', 3)} | {over('ratio with padding', 3)} | "
+        f"{padding:.1%} of all tokens |",
+    ]
+    if found["batches without a graph"]:
+        lines.append(f"\n{found['batches without a graph']} batches without a graph {found['reasons']}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--graphs", default="compiled", choices=["compiled", "traced"])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=16, help="steps in a round")
+    parser.add_argument("--texts", default="both", choices=["same", "mixed", "both"])
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--tiny", action="store_true", help="a small model and small lots, to try it")
+    asked = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    setting = TINY if asked.tiny else BASE
+    graphs = sgd.compiled if asked.graphs == "compiled" else sgd.traced
+    results: dict[str, object] = {"versions": run.versions(asked.device), "graphs": asked.graphs}
+    print(json.dumps(results), flush=True)
+    fixed = Fixed(setting, graphs, asked.device)
+    kinds = {"same": setting.length, "mixed": setting.length // 2}
+    for least in kinds.values() if asked.texts == "both" else [kinds[asked.texts]]:
+        title = f"texts of {least} to {setting.length} tokens".replace(f"{setting.length} to ", "")
+        real = Real(setting, least, graphs, asked.device)
+        found = results[title] = compare(real, fixed, setting, asked)
+        print(f"\n{table(title, found)}", flush=True)
+        if asked.json:
+            asked.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
