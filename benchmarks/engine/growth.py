@@ -32,37 +32,16 @@ import run
 import torch
 from torch import nn
 
-from sourdine.sgd.gradients import trained
-from sourdine.sgd.sums import Sums
-
 SIZE = ("model", "engine", "batch", "length")
 Key, Row = tuple[str, str, int, int], dict[str, object]
 MODELS = {"bert": (models.bert, 30522, 2), "gpt2": (partial(models.gpt2, tied=True), 50257, None)}
 
 
-class Private(run.OursTraced):
-    """By graphs as they are traced; noise and division in one stretch of memory, as in sgd/engine.py."""
-
-    def prepare(self) -> None:
-        super().prepare()
-        self.sums = Sums(trained(self.model).values())
-
-    def finish(self) -> None:
-        self.add_noise_(self.sums.flats, self.noise * self.clip, self.source)
-        for flat in self.sums.flats:
-            flat.div_(self.lot_size)
-        self.optimizer.step()
-
-
-class PrivateCompiled(Private):
-    compiler = staticmethod(run.OursCompiled.compiler)
-
-
 ENGINES: dict[str, tuple[str, type[run.Engine]]] = {
     "plain": ("", run.NonPrivate),
     "compiled": (", compiled", run.Compiled),
-    "ours-traced": (" private", Private),
-    "ours-compiled": (" private, compiled", PrivateCompiled),
+    "ours-traced": (" private", run.OursTraced),
+    "ours-compiled": (" private, compiled", run.OursCompiled),
 }
 
 

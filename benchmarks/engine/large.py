@@ -91,7 +91,7 @@ def with_lora(model: nn.Module) -> nn.Module:
 class Eager(run.OursSecure):
     """Without graphs; noise and division in one stretch of memory, as in sgd/engine.py."""
 
-    finish = growth.Private.finish
+    finish = run.OursCompiled.finish
 
     def prepare(self) -> None:
         super().prepare()

@@ -18,7 +18,7 @@ from test_resume import again, run
 from torch import nn
 from zoo import ZOO, Case, torch
 
-from sourdine.errors import CheckError, InputError
+from sourdine.errors import CheckError, InputError, SourdineError
 from sourdine.rng import seeded
 from sourdine.sgd import Adaptive, clipped_sum
 from sourdine.sgd import graphs as room
@@ -287,6 +287,20 @@ def test_data_do_not_become_constants() -> None:
     assert "no input" in next(iter(made.graphs.reasons.values()))
 
 
+def test_the_label_of_a_batch_of_one_does_not_become_a_constant() -> None:
+    labels = [0]
+
+    def closed(model: Any, batch: Any) -> Any:
+        wanted = torch.tensor([labels[0]])
+        return nn.functional.cross_entropy(model(batch["ids"]), wanted, reduction="none")
+
+    made = Made(net(), closed, 0.1)
+    for labels[0] in (0, 0, 0, 0, 2):
+        one = {"ids": data()["ids"][:1]}
+        torch.testing.assert_close(made.sums(one), made.wanted(one))
+    assert "no input" in next(iter(made.graphs.reasons.values()))
+
+
 def test_there_are_not_more_graphs_than_are_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_MOST", 5)
     made = Made(net(), loss, 0.1)
@@ -373,9 +387,10 @@ def test_what_has_no_graph_is_named() -> None:
     assert list(moving.graphs.reasons.values()) == ["the clip moves with every step"]
 
 
-def test_a_wrong_graph_is_found() -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_wrong_graph_is_found(dropout: float) -> None:
     """The comparison at each proof can fail."""
-    made = Made(net(), loss, 0.1)
+    made = Made(net(dropout), loss, 0.1)
 
     def wrong(program: Program) -> Program:
         def run(owned: Any, data: Any, weights: Any, sums: Any) -> Any:
@@ -429,14 +444,22 @@ def test_a_run_by_graphs_of_an_unchanging_model_goes_on_to_the_bit(
     assert torch.equal(weights_of(resumed), weights_of(whole))
 
 
-def test_a_step_made_without_its_graph_the_second_time_is_charged_again(
+def test_a_step_made_without_its_graph_the_second_time_never_meets_its_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The keys are gone before the noise is drawn again; whoever goes on pays for the steps once more."""
     monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
     run(engine(tmp_path / "run", graphs=unchanging), 10)
     monkeypatch.setattr(room, "_MOST", 0)
+    drawn: list[int] = []
+    other = engine(tmp_path / "run", graphs=unchanging)
+    monkeypatch.setattr(other, "_finish", lambda step, below: drawn.append(step))
+    with pytest.raises(SourdineError, match="Start the same command again"):
+        run(other)
+    assert drawn == []
     resumed = run(engine(tmp_path / "run", graphs=unchanging))
-    assert again(tmp_path / "run", resumed) != []
+    assert resumed.done == resumed.steps
+    assert again(tmp_path / "run", resumed) == [7]
 
 
 class KeepsGradients(torch.optim.SGD):

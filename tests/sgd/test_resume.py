@@ -738,6 +738,17 @@ def test_a_check_that_is_made_once_does_not_move_dropout(tmp_path: Path, home: P
     assert weights(killed.model) == weights(run(started(back())).model)
 
 
+def test_a_run_that_is_found_off_its_pace_comes_to_its_end(tmp_path: Path, home: Path) -> None:
+    """Other learning rates than the first time: charged again, with fresh keys, and all steps are run."""
+    run(engine(tmp_path / "run"), 10)
+    of = engine(tmp_path / "run")
+    for lot in of.lots():
+        for group in of.optimizer.param_groups:
+            group["lr"] = 0.5
+        of.step(lot)
+    assert of.done == of.steps
+
+
 class Scaled:
     """A loss, or a collation, with a setting of its own."""
 

@@ -29,7 +29,7 @@ from sourdine import checks, rng
 from sourdine.budget import Budget
 from sourdine.errors import InputError
 from sourdine.ledger import Ledger
-from sourdine.sgd.agreement import agreement
+from sourdine.sgd.agreement import agreement, digest
 from sourdine.sgd.batches import Batch, Collate, Dataset, Units, batches, move
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge, adjacency, poisson
@@ -240,9 +240,9 @@ class Engine(Resuming):
             raise InputError("a step was interrupted half way; go on from the folder, or stop the run.")
         self._keep()
         for step in range(self.done, self.steps):
-            streams = self._streams
             if step % self._save_every == 0 or self._off_pace:
                 self._keep()
+            streams = self._streams
             source = self._streams.at("lot", self.plan.stream(step))
             drawn = self._processes.draw(self.plan, self._count, step, source)
             units = len(self._units)
@@ -273,12 +273,14 @@ class Engine(Resuming):
             self.check(lot)
         self._cut_as_before(lot.step)
         below = self._sums(lot)
+        made = digest([] if self.graphs is None else self.graphs.made)
+        self._check_made(lot.step, made)
         if self.canaries is not None:
             name = next(iter(self._parameters))
             self._beside = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
         self.done = lot.step + 1  # whatever interrupts it from here on, its noise is not drawn twice
         self._finish(lot.step, below)
-        self._pace(lot.step, [] if self.graphs is None else self.graphs.made)
+        self._pace(lot.step, made)
         self.optimizer.step()
         self.optimizer.zero_grad()
         if (
@@ -355,7 +357,9 @@ class Engine(Resuming):
         """
         by_graphs = self.graphs is not None
         while True:
-            if self._places is None or self.graphs is None:
+            if self.graphs is None:
+                self._places = None  # before there is another
+            if self._places is None:
                 self._places = Sums(self._parameters.values())
             self._places.begin()
             if self.graphs is not None:

@@ -30,7 +30,7 @@ from sourdine.rng import Streams
 from sourdine.sgd.agreement import digest
 from sourdine.sgd.processes import Processes
 
-_MARK, _HASH = 24, 16  # bytes in `pace` for each step, of which for the optimizer's settings
+_HASH, _MADE, _MARK = 16, 24, 32  # bytes in `pace` for each step: where its three parts end
 
 
 class Folder:
@@ -115,12 +115,15 @@ class Folder:
         if last != self._secret():
             last.unlink(missing_ok=True)
 
-    def pace(self, step: int, settings: bytes, batch_size: int) -> bool:
+    def pace(self, step: int, settings: bytes, made: bytes, batch_size: int) -> bool:
         """Notes how this step is made; False if the same step was made otherwise before.
+
+        settings: a hash of the optimizer's; made: one of how its batches were made (sgd/graphs.py).
 
         Waits for no disk: after a loss of power, steps that are not noted count as made alike.
         """
-        mark = settings[:_HASH] + batch_size.to_bytes(_MARK - _HASH, "big")
+        size = batch_size.to_bytes(_MARK - _MADE, "big")
+        mark = settings[:_HASH] + made[: _MADE - _HASH] + size
         handle = os.open(self.path / "pace", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             before = os.pread(handle, _MARK, step * _MARK)
@@ -133,11 +136,19 @@ class Folder:
 
     def batch_size(self, step: int) -> int:
         """In physical batches of which size this step was made; 0 if it was not noted."""
+        return int.from_bytes(self._mark(step)[_MADE:], "big")
+
+    def made_as(self, step: int, made: bytes) -> bool:
+        """Whether the batches of this step were made in this way before, as far as it was noted."""
+        noted = self._mark(step)[_HASH:_MADE]
+        return noted in (made[: _MADE - _HASH], b"", bytes(_MADE - _HASH))
+
+    def _mark(self, step: int) -> bytes:
         if not (self.path / "pace").exists():
-            return 0
+            return b""
         with (self.path / "pace").open("rb") as file:
             file.seek(step * _MARK)
-            return int.from_bytes(file.read(_MARK)[_HASH:], "big")
+            return file.read(_MARK)
 
     def forget(self, step: int) -> None:
         """Drops the notes from this step on: they belong to another key."""

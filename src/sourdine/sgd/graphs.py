@@ -74,7 +74,8 @@ def unchanging(program: Program) -> Program:
 def compiled(program: Program) -> Program:
     """Graphs by torch's compiler: faster by the step, a minute for each shape, never twice alike."""
     # What is rounded to half precision stays so: norms must be those of the values that are added up.
-    exact: dict[str, Any] = {"emulate_precision_casts": True}
+    # Dropout is drawn as the eager code draws it, or it could not be held against it.
+    exact: dict[str, Any] = {"emulate_precision_casts": True, "fallback_random": True}
     quick: Program = torch.compile(program, fullgraph=True, dynamic=False, options=exact)
 
     def run(owned: list[Tensor], data: Any, weights: Tensor, sums: list[Tensor]) -> Answer:
@@ -87,10 +88,9 @@ def compiled(program: Program) -> Program:
 
 @dataclass
 class _Graph:
-    """What makes batches of one shape, and what is held against the eager code."""
+    """What makes batches of one shape."""
 
     program: Program
-    compared: Program
     half: bool
     batches: int = 0
 
@@ -226,18 +226,14 @@ class Graphs:
         if knowledge.open:  # low-rank additions that are zero as yet, say
             raise NotProved
         found = self._trace(batch, clip, knowledge)
-        program = compared = self.compiler(found)
+        program = self.compiler(found)
         if self._flat.is_cuda:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             given = (self._given, batch.data, batch.weights, self._parts())
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
-                program = compared = Replay(program, *given, pool=self._pool)
-        if self.compiler not in (traced, unchanging) and _random(
-            found
-        ):  # a compiler may draw otherwise
-            compared = found
-        return _Graph(program, compared, _half(found))
+                program = Replay(program, *given, pool=self._pool)
+        return _Graph(program, _half(found))
 
     def _right(
         self, graph: _Graph, batch: Batch, wanted: Tensor, reseed: Callable[[], object]
@@ -246,7 +242,7 @@ class Graphs:
         size = float(self._flat.square().sum())
         self._flat.neg_()
         reseed()
-        norms, _, usable = self._run(graph.compared, batch)
+        norms, _, usable = self._run(graph.program, batch)
         if not bool(usable):
             return None
         tolerance = 0.05 if graph.half else 1e-4
@@ -292,7 +288,10 @@ class Graphs:
         )
 
     def _run(self, program: Program, batch: Batch) -> Answer:
-        with torch.no_grad(), torch.autocast(self._flat.device.type, enabled=False):
+        # On a GPU, some products ask for full precision (sgd/gpu.py), and the others need not have it.
+        cpu = self._flat.device.type == "cpu"
+        kind = full_precision(self._flat.device) if cpu else torch.autocast("cuda", enabled=False)
+        with torch.no_grad(), kind:
             return program(self._given, batch.data, batch.weights, self._parts())
 
     def _parts(self) -> list[Tensor]:
@@ -318,7 +317,8 @@ class Graphs:
         finally:
             knowledge.denied, said.disabled = None, silent
         constants = (getattr(found, x.target) for x in found.graph.nodes if x.op == "get_attr")
-        if any(isinstance(x, Tensor) and x.numel() > 1 for x in constants):
+        least = 0 if len(batch.weights) == 1 else 1  # what has one number may be of one example
+        if any(isinstance(x, Tensor) and x.dim() and x.numel() > least for x in constants):
             raise InputError("the loss makes tensors of what is no input; they would stay as they are")
         kept = (x for module in self.model.modules() for x in pytree.tree_leaves(vars(module)))
         if any(isinstance(x, FakeTensor) for x in kept):
@@ -401,9 +401,3 @@ def _half(found: fx.GraphModule) -> bool:
     """Whether something in it is in half precision."""
     values = (node.meta.get("val") for node in found.graph.nodes)
     return any(isinstance(x, Tensor) and x.is_floating_point() and x.itemsize < 4 for x in values)
-
-
-def _random(found: fx.GraphModule) -> bool:
-    """Whether it draws."""
-    seeded = torch.Tag.nondeterministic_seeded
-    return any(seeded in getattr(node.target, "tags", ()) for node in found.graph.nodes)

@@ -31,6 +31,7 @@ class Replay:
         sums: list[Tensor],
         pool: Any,
     ) -> None:
+        self._read = (program, owned, sums)  # what was recorded reads their memory, constants included
         leaves, structure = pytree.tree_flatten((data, weights))
         self._leaves = [x.clone() if isinstance(x, Tensor) else x for x in leaves]
         data, weights = pytree.tree_unflatten(self._leaves, structure)

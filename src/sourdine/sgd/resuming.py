@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sourdine import rng
-from sourdine.errors import InputError
+from sourdine.errors import InputError, SourdineError
 from sourdine.ledger import Ledger
 from sourdine.sgd.agreement import digest, pace
 from sourdine.sgd.canaries import Canaries
@@ -49,6 +49,7 @@ class Resuming:
     _groups: str
     _reached: int
     _off_pace: bool
+    _over: bool
 
     @property
     def ledger(self) -> Ledger:
@@ -187,20 +188,33 @@ class Resuming:
         key = streams.at("agreement").bytes(32)
         return hashlib.blake2b(self._facts, key=key).hexdigest()
 
-    def _pace(self, step: int, made: list[bool]) -> None:
-        """A step that is run again must move the weights as it did before, or its noise shows them.
-
-        made: which batches of the lot graphs have made; they add up in another order.
-        """
+    def _pace(self, step: int, made: bytes) -> None:
+        """A step that is run again must move the weights as it did before, or its noise shows them."""
         folder = self._folder
         if folder is None:
             return
-        settings, size = digest((pace(self.optimizer), made)), self.batch_size
+        settings, size = digest(pace(self.optimizer)), self.batch_size
         if step < self._reached:
-            self._off_pace |= not self._processes.once(lambda: folder.pace(step, settings, size))
+            self._off_pace |= not self._processes.once(lambda: folder.pace(step, settings, made, size))
             self._off_pace &= self.done < self._reached  # the last one: nothing follows from it
         elif self._processes.first:
-            folder.pace(step, settings, size)
+            folder.pace(step, settings, made, size)
+
+    def _check_made(self, step: int, made: bytes) -> None:
+        """Before its noise is drawn again: sums that were added up otherwise must not meet it.
+
+        made: a hash of which batches of the lot were made by graphs, which round in another way.
+        """
+        folder = self._folder
+        if folder is not None and step < self._reached and not folder.made_as(step, made):
+            folder.destroy_keys()
+            folder.close()
+            self._folder, self._over = None, True
+            raise SourdineError(
+                "this step was made by other graphs before, and cannot be repeated to the bit. Start "
+                "the same command again: it takes fresh keys, and is charged for the steps since its "
+                "last save once more."
+            )
 
     def _cut_as_before(self, step: int) -> None:
         """Batches of another size, after memory ran out, give sums that differ in their last bits."""
