@@ -759,3 +759,99 @@ def test_a_layer_that_is_unfrozen_later_would_get_no_noise(graphs: Any) -> None:
     net[0].requires_grad_(True)
     with pytest.raises(InputError, match="what is trained has changed"):
         made.step(next(lots))
+
+
+@pytest.mark.parametrize("graphs", [None, traced])
+def test_a_layer_that_is_unfrozen_inside_the_loss_would_get_no_noise(graphs: Any) -> None:
+    net = small()
+    net[0].requires_grad_(False)
+    before = net[0].weight.detach().clone()
+    late = [False]
+
+    def unfreezes(model: Any, batch: Any) -> Any:
+        net[0].requires_grad_(late[0])
+        return losses(model, batch)
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    made = engine(net, optimizer=optimizer, loss=unfreezes, graphs=graphs)
+    lots = made.lots()
+    made.step(next(lots))
+    late[0] = True
+    with pytest.raises(InputError, match="what is trained has changed"):
+        for lot in lots:
+            made.step(lot)
+    assert torch.equal(net[0].weight, before)
+
+
+@pytest.mark.parametrize("graphs", [None, traced])
+def test_gradients_whose_memory_is_exchanged_do_not_escape_the_noise(graphs: Any) -> None:
+    """As a hook before the step does that changes p.grad.data."""
+    net = small()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    made = engine(net, optimizer=optimizer, noise_multiplier=1000.0, graphs=graphs)
+    seen: list[float] = []
+
+    def exchanges(*_: Any) -> None:
+        for x in net.parameters():
+            x.grad.data = 1.0 * x.grad.data
+        seen.append(float(torch.cat([x.grad.flatten() for x in net.parameters()]).std()))
+
+    optimizer.register_step_pre_hook(exchanges)
+    run(made)
+    assert min(seen) > 0.3 * 1000.0 / LOT
+
+
+def test_sums_of_a_step_that_failed_are_gone() -> None:
+    net = small()
+    made = engine(net, graphs=traced, batch_size=1, check=False)
+    lots = made.lots()
+    made.step(next(lots))
+    count = [0]
+    honest = made.loss
+
+    def fails(model: Any, batch: Any) -> Any:
+        count[0] += 1
+        if count[0] > 2:
+            raise RuntimeError("the disk is gone")
+        return honest(model, batch)
+
+    made.loss = made.graphs.loss = fails
+    made.graphs._graphs.clear()
+    with pytest.raises(RuntimeError, match="disk"):
+        for lot in lots:
+            made.step(lot)
+    assert made._places is not None
+    assert not made._places.flats[0].any()
+
+
+def test_a_batch_that_is_changed_in_place_is_refused_by_graphs() -> None:
+    def centred(model: Any, batch: Any) -> Any:
+        batch[0].sub_(batch[0].mean(1, keepdim=True))
+        return losses(model, batch)
+
+    with pytest.raises(InputError, match="changes its batch in place"):
+        run(engine(small(), loss=centred, graphs=traced))
+
+
+def test_fused_optimizers_move_weights_of_another_order_of_memory() -> None:
+    """Channels last: the sums lie in the order of the weight."""
+    found = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, fused=fused)
+        data = [torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(i)) for i in range(8)]
+        made = Engine(
+            net,
+            optimizer,
+            data,
+            None,
+            loss=lambda model, x: model(x).square().sum(1),
+            lot_size=8,
+            steps=1,
+            noise_multiplier=0.5,
+            source=rng.seeded(1),
+        )
+        run(made)
+        found.append(net[0].weight.detach().clone())
+    torch.testing.assert_close(*found)

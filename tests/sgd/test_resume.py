@@ -11,8 +11,10 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -770,6 +772,15 @@ class Tempered(nn.Module):
         return self.net(x) / self.heat / self.config.deep["heat"]
 
 
+@dataclass(slots=True)
+class Slotted:
+    scale: float
+
+
+def closed(settings: Any) -> Any:
+    return lambda model, batch: settings.scale * loss(model, batch)
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -777,8 +788,13 @@ class Tempered(nn.Module):
         (lambda: {"loss": Scaled(1.0).__call__}, lambda: {"loss": Scaled(0.3).__call__}),
         (lambda: {"model": Tempered(1.0, 1.0)}, lambda: {"model": Tempered(0.3, 1.0)}),
         (lambda: {"model": Tempered(1.0, 1.0)}, lambda: {"model": Tempered(1.0, 0.3)}),
+        (
+            lambda: {"loss": closed(Namespace(scale=1.0))},
+            lambda: {"loss": closed(Namespace(scale=0.3))},
+        ),
+        (lambda: {"loss": closed(Slotted(1.0))}, lambda: {"loss": closed(Slotted(0.3))}),
     ],
-    ids=["loss", "method", "model", "inside"],
+    ids=["loss", "method", "model", "inside", "closure", "slots"],
 )
 def test_settings_of_objects_count(before: Any, after: Any, tmp_path: Path, home: Path) -> None:
     run(engine(tmp_path / "run", **before()), 10)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 Put = Callable[[bytes], object]
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _VERSIONED = ("torch", "transformers", "peft")
+_DEEP = 6
 _OF_MODULES = frozenset(vars(nn.Module()))  # names that every module has
 
 
@@ -137,7 +138,7 @@ def _code(call: Any, known: set[int]) -> Any:
         return [f"{call.__module__}.{call.__qualname__}", [_code(x, known) for x in own]]
     if not isinstance(call, FunctionType):
         about = str(call) if isinstance(call, nn.Module) else None
-        return [_code(type(call), known), about, _held(call, known)]
+        return [_code(type(call), known), about, _held(call, known - {id(call)})]
     named = [call.__globals__.get(name) for name in sorted(_names(call.__code__))]
     near = [
         x for x in named if not isinstance(x, FunctionType | type) or x.__module__ == call.__module__
@@ -147,34 +148,38 @@ def _code(call: Any, known: set[int]) -> Any:
     return [_instructions(call.__code__), [_value(x, known) for x in given]]
 
 
-def _held(x: Any, known: set[int], depth: int = 3) -> Any:
+def _held(x: Any, known: set[int], depth: int = _DEEP) -> Any:
     """The settings of an object, and of what they are made of; parts of a model are asked alone."""
-    if depth == 0 or (isinstance(x, nn.Module) and depth < 3):
+    if depth == 0 or id(x) in known or isinstance(x, torch.optim.Optimizer | torch.Generator):
         return None
-    found = []
-    for name, value in sorted(getattr(x, "__dict__", {}).items()):
-        if isinstance(value, nn.Module) or (isinstance(x, nn.Module) and name in _OF_MODULES):
-            continue
-        inside = value.values() if isinstance(value, dict) else [value]
-        nested = [_held(part, known, depth - 1) for part in inside if hasattr(part, "__dict__")]
-        found.append([name, _value(value, known), nested])
-    return found
+    known.add(id(x))
+    slots = {name for kind in type(x).__mro__ for name in getattr(kind, "__slots__", ())}
+    own = {**{name: getattr(x, name, None) for name in slots}, **getattr(x, "__dict__", {})}
+    of_modules = _OF_MODULES if isinstance(x, nn.Module) else ()
+    return [
+        [name, _value(value, known, depth - 1)]
+        for name, value in sorted(own.items())
+        if name not in of_modules and not isinstance(value, nn.Module)
+    ]
 
 
-def _value(x: Any, known: set[int]) -> Any:
-    """A constant as it is, a function by its code, anything else by its type."""
+def _value(x: Any, known: set[int], depth: int = _DEEP) -> Any:
+    """A constant as it is, a function by its code, anything else by its type and its settings."""
     if isinstance(x, (*_PLAIN, Tensor, np.ndarray)):
         return x
-    if isinstance(x, list | tuple):
-        return [_value(part, known) for part in x]
+    if isinstance(x, list | tuple | set | frozenset):
+        found = [_value(part, known, depth) for part in x]
+        return found if isinstance(x, list | tuple) else sorted(map(digest, found))
     if isinstance(x, dict):  # some are filled from sets, whose order changes with every process
         ordered = sorted(x.items(), key=lambda pair: digest(pair[0]))
-        return [[_value(part, known) for part in pair] for pair in ordered]
+        return [[_value(part, known, depth) for part in pair] for pair in ordered]
     if isinstance(x, ModuleType):
         return x.__name__
     if isinstance(x, nn.Module):
         return str(x)
-    return _code(x, known) if callable(x) else f"{type(x).__module__}.{type(x).__qualname__}"
+    if callable(x):
+        return _code(x, known)
+    return [f"{type(x).__module__}.{type(x).__qualname__}", _held(x, known, depth)]
 
 
 def _instructions(code: CodeType) -> Any:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from sourdine import checks, rng
@@ -263,23 +264,26 @@ class Engine(Resuming):
         if self._open is None or lot is not self._open:
             raise InputError("this lot was used before, or is of another run; use each lot once.")
         self._open = None
-        if list(map(id, trained(self.model).values())) != list(map(id, self._parameters.values())):
-            raise InputError(
-                "what is trained has changed since the engine was made (a layer was frozen, unfrozen "
-                "or replaced); make a new engine, which is charged anew."
-            )
+        self._check_trained()
         if self._to_check and len(lot._units):
             self._to_check -= 1
             self.check(lot)
         self._cut_as_before(lot.step)
-        below = self._sums(lot)
-        made = digest([] if self.graphs is None else self.graphs.made)
-        self._check_made(lot.step, made)
-        if self.canaries is not None:
-            name = next(iter(self._parameters))
-            self._beside = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
-        self.done = lot.step + 1  # whatever interrupts it from here on, its noise is not drawn twice
-        self._finish(lot.step, below)
+        try:
+            below = self._sums(lot)
+            self._check_trained()
+            how = (self.batch_size, [] if self.graphs is None else self.graphs.made)
+            made = digest(self._processes.hear(how))
+            self._check_made(lot.step, made)
+            if self.canaries is not None:
+                name = next(iter(self._parameters))
+                self._beside = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
+            self.done = lot.step + 1  # whatever interrupts it now, its noise is not drawn twice
+            self._finish(lot.step, below)
+        except BaseException:
+            if self._places is not None:
+                self._places.clear()  # sums without noise: nobody who holds on to .grad sees them
+            raise
         self._pace(lot.step, made)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -291,6 +295,17 @@ class Engine(Resuming):
             raise InputError(
                 "the optimizer keeps gradients as they are, and graphs add the next lot up in the same "
                 "memory; have it keep copies (clone), or leave graphs out."
+            )
+
+    def _check_trained(self) -> None:
+        """Whether all that is trained gets noise."""
+        own = {id(x) for x in self._parameters.values()}
+        moved = (x for group in self.optimizer.param_groups for x in group["params"])
+        strange = any(x.grad is not None and id(x) not in own for x in moved)
+        if strange or {id(x) for x in trained(self.model).values()} != own:
+            raise InputError(
+                "what is trained has changed since the engine was made (a layer was frozen, unfrozen "
+                "or replaced); make a new engine, which is charged anew."
             )
 
     def stop(self, because: str = "interrupt") -> None:
@@ -357,8 +372,9 @@ class Engine(Resuming):
         """
         by_graphs = self.graphs is not None
         while True:
-            if self.graphs is None:
-                self._places = None  # before there is another
+            if self.graphs is None:  # before there is another
+                self._places = None
+                self.optimizer.zero_grad()
             if self._places is None:
                 self._places = Sums(self._parameters.values())
             self._places.begin()
@@ -423,7 +439,14 @@ class Engine(Resuming):
             )
 
         if self.graphs is not None and by_graphs:
+            given = [x for x in pytree.tree_leaves(batch.data) if isinstance(x, Tensor)]
+            versions = [x._version for x in given]
             result = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed)
+            if versions != [x._version for x in given]:
+                raise InputError(
+                    "the loss or the model changes its batch in place, and by graphs a batch may be "
+                    "made more than once; have it work on a copy."
+                )
         else:
             result = eagerly()
         if not isinstance(self.clip, Adaptive):

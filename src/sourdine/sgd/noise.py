@@ -9,7 +9,9 @@ are finer than that: they show the lattice shifted by the true value, and an att
 could have led there (Mironov 2012; Haney et al. 2022 call these precision attacks). `add_noise_`
 therefore rounds its result to a multiple of a power of two, at most deviation / 1024. That is
 post-processing, and far below the noise; every multiple within nine deviations is then reached by more
-than 2^40 ways to draw the bits, whatever the true value is, so that no answer rules a value out.
+than 2^40 ways to draw the bits, whatever the true value is, so that no answer of one coordinate rules a
+value out. Two neighbours share their radii and reach 9.66 deviations together; beyond that a pair of
+Gaussians goes once in 10^20.
 
 Why two: one Gaussian of 32-bit words ends at 6.83 deviations, where its steps are coarse; two reach
 9.66, beyond which a Gaussian goes once in 10^21 values. Two also leave three uniforms to guess, or two
@@ -19,14 +21,15 @@ of one couple would add up to one cosine again, so no value uses a couple twice)
 
 Guarantee: each call has a key of its own, drawn from the source, used for that call and kept nowhere.
 No noise is infinite or NaN. The radius comes from a whole number k of 32 bits, U = |k| / 2^31, whose
-small end is the tail: fp32 holds |k| below 2^24 exactly, so that rounding k moves no radius above 3.1,
-and others by a part in 2^24. The coarse end is at radius zero, with steps of 2^-12 in one of the two.
-The variance is deviation^2 to a part in 10^6 (measured: 10^8).
+small end is the tail: fp32 holds |k| below 2^24 exactly, so that rounding k moves no radius above 3.1.
+Smaller radii are moved by a part in 2^19 at 0.2; the coarse end is at radius zero, with a first step
+of 2^-11.5 in one of the two. The variance is deviation^2 to a part in 10^6 (measured: 10^8).
 
 Not claimed: this is fp32 noise, not an exact discrete sampler, and the clipped sum it is added to was
-rounded before. That the proof for exact Gaussians carries over is argued, not proven: the lattice can
-make one grid point likelier by a part in 2^15 for small noise, and by one in 2^11 where it exceeds two
-deviations. Numbers for release come from `mechanisms`, which is exact.
+rounded before. That the proof for exact Gaussians carries over is argued, not proven: the lattice makes
+some grid points likelier than others, by a part in 2^14 near zero, 2^12 at two deviations and 2^10 at
+four (measured), and the tails are short by 0.01% beyond six deviations, 0.4% beyond seven and 6% beyond
+eight. Numbers for release come from `mechanisms`, which is exact.
 
 Repeatable: a seeded source gives the same noise for the same calls, by the number of values on each
 device and not by how they are cut into tensors. CPU and GPU draw the same bits; their logarithms,

@@ -35,14 +35,15 @@ class Replay:
         leaves, structure = pytree.tree_flatten((data, weights))
         self._leaves = [x.clone() if isinstance(x, Tensor) else x for x in leaves]
         data, weights = pytree.tree_unflatten(self._leaves, structure)
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # kernels are chosen and compiled before anything is recorded
-            program(owned, data, weights, sums)
-        torch.cuda.current_stream().wait_stream(aside)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._answer = program(owned, data, weights, sums)
+        with torch.cuda.device(weights.device):
+            aside = torch.cuda.Stream()
+            aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(aside):  # kernels are chosen and compiled before it is recorded
+                program(owned, data, weights, sums)
+            torch.cuda.current_stream().wait_stream(aside)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, pool=pool):
+                self._answer = program(owned, data, weights, sums)
 
     def __call__(self, owned: list[Tensor], data: Any, weights: Tensor, sums: list[Tensor]) -> Any:
         for own, new in zip(self._leaves, pytree.tree_leaves((data, weights)), strict=True):

@@ -203,17 +203,19 @@ class Resuming:
     def _check_made(self, step: int, made: bytes) -> None:
         """Before its noise is drawn again: sums that were added up otherwise must not meet it.
 
-        made: a hash of which batches of the lot were made by graphs, which round in another way.
+        made: a hash of how the lot was cut into batches, and which of them were made by graphs.
         """
         folder = self._folder
-        if folder is not None and step < self._reached and not folder.made_as(step, made):
+        if folder is None or step >= self._reached:
+            return
+        if not self._processes.once(lambda: folder.made_as(step, made)):
             folder.destroy_keys()
             folder.close()
             self._folder, self._over = None, True
             raise SourdineError(
-                "this step was made by other graphs before, and cannot be repeated to the bit. Start "
-                "the same command again: it takes fresh keys, and is charged for the steps since its "
-                "last save once more."
+                "this step was made in other batches or by other graphs before, and cannot be repeated "
+                "to the bit. Start the same command again: it takes fresh keys, and is charged for the "
+                "steps since its last save once more."
             )
 
     def _cut_as_before(self, step: int) -> None:

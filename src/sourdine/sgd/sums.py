@@ -38,22 +38,38 @@ class Sums:
             flat = torch.zeros(sum(x.numel() for x in own), device=device)
             self.flats.append(flat)
             split = flat.split([x.numel() for x in own])
-            found |= {id(x): part.view(x.shape) for x, part in zip(own, split, strict=True)}
+            found |= {id(x): _shaped(part, x) for x, part in zip(own, split, strict=True)}
         self.parts = [found[id(x)] for x in self._parameters]
 
     def whole(self) -> bool:
         """Whether `.grad` of every parameter is where it was put."""
-        return all(x.grad is part for x, part in zip(self._parameters, self.parts, strict=True))
+        return all(
+            x.grad is not None
+            and (x.grad.data_ptr(), x.grad.shape, x.grad.stride())
+            == (part.data_ptr(), part.shape, part.stride())
+            for x, part in zip(self._parameters, self.parts, strict=True)
+        )
 
     def kept_by(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer's state holds on to this memory."""
         own = {flat.untyped_storage()._cdata for flat in self.flats}
-        held = (x for state in optimizer.state.values() for x in pytree.tree_leaves(state))
+        groups = [{**group, "params": None} for group in optimizer.param_groups]
+        held = pytree.tree_leaves([groups, list(optimizer.state.values())])
         return any(isinstance(x, Tensor) and x.untyped_storage()._cdata in own for x in held)
 
     def begin(self) -> None:
         """Sums of zero, in `.grad`."""
+        self.clear()
+        for x, part in zip(self._parameters, self.parts, strict=True):
+            x.grad = part.detach()  # another view: what somebody does to the last one is over
+
+    def clear(self) -> None:
+        """Nothing is left of what was added up."""
         for flat in self.flats:
             flat.zero_()
-        for x, part in zip(self._parameters, self.parts, strict=True):
-            x.grad = part
+
+
+def _shaped(part: Tensor, like: Tensor) -> Tensor:
+    """In the shape of a parameter, and in its order of memory, which fused optimizers rely on."""
+    strides = torch.empty_like(like, device="meta").stride()
+    return part.as_strided(like.shape, strides, part.storage_offset())
