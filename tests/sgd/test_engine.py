@@ -781,6 +781,7 @@ def test_a_layer_that_is_unfrozen_inside_the_loss_would_get_no_noise(graphs: Any
         for lot in lots:
             made.step(lot)
     assert torch.equal(net[0].weight, before)
+    assert all(x.grad is None for x in net.parameters())
 
 
 @pytest.mark.parametrize("graphs", [None, traced])
@@ -855,3 +856,9 @@ def test_fused_optimizers_move_weights_of_another_order_of_memory() -> None:
         run(made)
         found.append(net[0].weight.detach().clone())
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("graphs", [True, "compiled"])
+def test_graphs_are_named_by_how_they_are_made(graphs: Any) -> None:
+    with pytest.raises(InputError, match="traced, compiled or unchanging"):
+        engine(small(), graphs=graphs)

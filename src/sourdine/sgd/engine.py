@@ -264,7 +264,6 @@ class Engine(Resuming):
         if self._open is None or lot is not self._open:
             raise InputError("this lot was used before, or is of another run; use each lot once.")
         self._open = None
-        self._check_trained()
         if self._to_check and len(lot._units):
             self._to_check -= 1
             self.check(lot)
@@ -283,6 +282,7 @@ class Engine(Resuming):
         except BaseException:
             if self._places is not None:
                 self._places.clear()  # sums without noise: nobody who holds on to .grad sees them
+            self.optimizer.zero_grad()
             raise
         self._pace(lot.step, made)
         self.optimizer.step()

@@ -106,6 +106,10 @@ class Graphs:
     def __init__(
         self, model: nn.Module, loss: Loss, per_unit: int = 1, compiler: Compiler = compiled
     ) -> None:
+        if not callable(compiler):
+            raise InputError(
+                f"graphs are traced, compiled or unchanging (sourdine.sgd), not {compiler!r}."
+            )
         self.model, self.loss, self.per_unit, self.compiler = model, loss, per_unit, compiler
         self.reasons: dict[Hashable, str] = {}
         self.made: list[bool] = []
