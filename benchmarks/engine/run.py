@@ -21,6 +21,7 @@ each example: the largest over the parameters, relative.
 
 import argparse
 import ctypes
+import gc
 import importlib.metadata
 import json
 import platform
@@ -424,6 +425,7 @@ def compare(
 def reserved(device: str) -> int:
     if device == "cpu":
         return 0
+    gc.collect()
     torch.cuda.empty_cache()
     return torch.cuda.memory_reserved()
 
@@ -431,6 +433,7 @@ def reserved(device: str) -> int:
 def held(engine: Engine) -> int:
     """Bytes that torch holds on the GPU while this engine trains."""
     torch.cuda.synchronize()
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     once(engine)
@@ -446,7 +449,7 @@ def once(engine: Engine) -> None:
 
 def started(engine: Engine) -> Engine:
     """After some steps that are not timed; sourdine proves something in steps 1, 2, 4 and 8."""
-    for _ in range(4):
+    for _ in range(8):
         once(engine)
     return engine
 

@@ -43,6 +43,7 @@ from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipped import Clipped, add_sums_, full_precision, scaled
 from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
 from sourdine.sgd.gradients import Knowledge, NotProved, gradients, often, trained
+from sourdine.sgd.pieces import by_pieces
 from sourdine.sgd.replay import Replay
 from sourdine.sgd.sums import Sums
 from sourdine.sgd.uses import any_order
@@ -52,17 +53,17 @@ Answer = tuple[Tensor, Tensor, Tensor]
 """Norms, losses, and whether the sums may be used."""
 Program = Callable[[list[Tensor], Any, Tensor, list[Tensor]], Answer]
 """program(owned, data, weights, sums) adds the clipped sum of a batch to `sums`, in place."""
-Compiler = Callable[[Program], Program]
+Compiler = Callable[[fx.GraphModule], Program]
 _PLAIN = (type(None), bool, int, float, str)
 _MOST = 32  # shapes
 
 
-def traced(program: Program) -> Program:
+def traced(program: fx.GraphModule) -> Program:
     """Graphs as they were traced: seconds for each new shape of a batch."""
     return program
 
 
-def unchanging(program: Program) -> Program:
+def unchanging(program: fx.GraphModule) -> Program:
     """The same, with the promise that nothing but training changes the model and the loss.
 
     Then a graph is never behind them, a step that is run again is the same to the bit, and a run that
@@ -71,17 +72,18 @@ def unchanging(program: Program) -> Program:
     return program
 
 
-def compiled(program: Program) -> Program:
+def compiled(program: fx.GraphModule) -> Program:
     """Graphs by torch's compiler: faster by the step, a minute for each shape, never twice alike."""
     # What is rounded to half precision stays so: norms must be those of the values that are added up.
     # Dropout is drawn as the eager code draws it, or it could not be held against it.
     exact: dict[str, Any] = {"emulate_precision_casts": True, "fallback_random": True}
-    quick: Program = torch.compile(program, fullgraph=True, dynamic=False, options=exact)
+    quick = by_pieces(program, lambda piece: torch.compile(piece, dynamic=False, options=exact))
 
     def run(owned: list[Tensor], data: Any, weights: Tensor, sums: list[Tensor]) -> Answer:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's own
-            return quick(owned, data, weights, sums)
+            answer: Answer = quick(owned, data, weights, sums)
+            return answer
 
     return run
 

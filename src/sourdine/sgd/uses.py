@@ -81,9 +81,9 @@ class Outer:
         if left.dtype != right.dtype or left.dtype not in _SCALED:
             left, right = wide(left), wide(right)
         if left.shape[2] <= right.shape[2]:
-            left = torch.mul(left, scale, out=torch.empty_like(left))  # rounds once, not twice
+            left = _times(left, scale)
         else:
-            right = torch.mul(right, scale, out=torch.empty_like(right))
+            right = _times(right, scale)
         if all(x.stride(0) < x.stride(1) for x in (left, right)):  # time first: no copy in that order
             left, right = left.transpose(0, 1), right.transpose(0, 1)
         left, right, into = left.flatten(0, 1).t(), right.flatten(0, 1), into.view(len(into), -1)
@@ -342,6 +342,13 @@ def _padded(x: Tensor, to: int) -> Tensor:
     return padded
 
 
+def _times(x: Tensor, scale: Tensor) -> Tensor:
+    """x * scale, rounded once to what x is made of."""
+    if _ANY_ORDER.get() and not x.is_contiguous():  # compilers lose the order of `out`
+        return (wide(x) * scale).to(x.dtype)
+    return torch.mul(x, scale, out=torch.empty_like(x))
+
+
 def exactly(a: Tensor, b: Tensor) -> Tensor:
     """a @ b in full precision: outside of graphs that is seen to around all of it (sgd/clipped.py)."""
     if _ANY_ORDER.get() and a.is_cuda:
@@ -403,15 +410,29 @@ def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor, 
 
 def _joined(use: Lookup) -> Lookup:
     """Adds up what goes to the same row, so that distinct rows are left; the rest is zero."""
-    examples, steps = use.ids.shape
-    in_order, order = use.ids.sort(dim=1)
+    return Lookup(*joined(use.ids, wide(use.right)))
+
+
+# One operation for compilers, which would spend minutes on a sort.
+@torch.library.custom_op("sourdine::joined", mutates_args=())
+def joined(ids: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Distinct ids of each example, and the sums of their rows."""
+    examples, steps = ids.shape
+    in_order, order = ids.sort(dim=1)
     group = torch.zeros_like(order)
     group[:, 1:] = (in_order[:, 1:] != in_order[:, :-1]).cumsum(1)
     place = torch.empty_like(order).scatter_(1, order, group)
     place += torch.arange(examples, device=place.device)[:, None] * steps
-    right = wide(use.right)
-    sums = torch.zeros_like(right.flatten(0, 1)).index_add_(0, place.flatten(), right.flatten(0, 1))
-    return Lookup(torch.zeros_like(use.ids).scatter_(1, group, in_order), sums.view(right.shape))
+    flat = right.flatten(0, 1)
+    sums = torch.zeros_like(flat).index_add_(0, place.flatten(), flat)
+    return torch.zeros_like(order).scatter_(1, group, in_order), sums.view(right.shape)
+
+
+@joined.register_fake
+def _(ids: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty(ids.shape, dtype=ids.dtype, device=ids.device), torch.empty(
+        right.shape, dtype=right.dtype, device=right.device
+    )
 
 
 def _tied(outer: Outer, lookup: Lookup) -> Tensor:

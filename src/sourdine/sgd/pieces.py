@@ -1,0 +1,164 @@
+"""A graph cut where it repeats itself, so that a compiler sees each kind of piece once.
+
+The layers of a language model are alike, and so is what a graph does for each of them: forward,
+backward, norms and sums. A compiler that is given the whole graph works through every layer; of pieces,
+many of which do the same to other tensors, it sees a quarter or less, however deep the model.
+
+Guarantee: the pieces one after the other do what the graph does. Two share one compiled program only if
+they have the same operations with the same settings on operands of the same shapes, connected in the
+same way; torch's compiler itself checks the shapes and the memory of what it is called with. A tensor
+that is changed in place is either an input of the whole, or made and changed within one piece.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.passes.split_module import split_module
+from torch.multiprocessing.reductions import StorageWeakRef
+
+_LEAST = 24  # operations of a piece
+_GAIN = 96  # operations that a stretch saves the compiler
+_TRIED = 64  # periods
+
+
+def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) -> fx.GraphModule:
+    """The same graph as calls of its pieces, each kind of which was given to `compiler` once."""
+    _tidied(graph)
+    nodes = [x for x in graph.graph.nodes if x.op not in ("placeholder", "output")]
+    cuts = _sound(_cuts([hash(_same(x)) for x in nodes]), nodes)
+    place = dict[fx.Node, int]()
+    for at, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(nodes)])):
+        place |= dict.fromkeys(nodes[start:end], at)
+    whole: fx.GraphModule = split_module(
+        graph, graph, lambda node: place[node], keep_original_order=True
+    )
+    whole.graph.set_codegen(graph.graph._codegen)  # which takes lists and mappings apart
+    whole.recompile()
+    made = dict[Hashable, Any]()
+    for name, piece in list(whole.named_children()):
+        if isinstance(piece, fx.GraphModule):
+            key = _kind(piece)
+            if key not in made:
+                made[key] = compiler(piece)
+            whole.set_submodule(name, made[key])
+    return whole
+
+
+def _tidied(graph: fx.GraphModule) -> None:
+    """Without what is for autograd only, and with dropout that is drawn before it is used.
+
+    torch's compiler (2.13, for a CPU) reads what `bernoulli_` writes before it is there.
+    """
+    for node in list(graph.graph.nodes):
+        if node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+        elif node.target is torch.ops.aten.bernoulli_.float:
+            node.target = torch.ops.sourdine.drawn.default
+
+
+@torch.library.custom_op("sourdine::drawn", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def drawn(x: Tensor, p: float) -> Tensor:
+    """Ones with probability p, and zeros, in the shape of x."""
+    return torch.empty_like(x).bernoulli_(p)
+
+
+@drawn.register_fake
+def _(x: Tensor, p: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _same(node: fx.Node) -> Hashable:
+    """What an operation shares with its twin in another layer: all but which operands it takes."""
+    seen = fx.node.map_arg((node.args, node.kwargs), lambda x: _shape(x.meta.get("val")))
+    return node.op, str(node.target), repr(seen), repr(_shape(node.meta.get("val")))
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return tuple(value.shape), tuple(value.stride()), value.dtype, value.device
+    if isinstance(value, list | tuple):
+        return tuple(_shape(x) for x in value)
+    return type(value)
+
+
+def _cuts(kinds: Sequence[int]) -> list[int]:
+    """Where to cut: at the beginning of every repetition, the longest stretches first come.
+
+    A stretch with a period p goes on as long as each operation is like the one p before.
+    """
+    row = torch.tensor(kinds)
+    windows = [hash(tuple(kinds[at : at + _LEAST])) for at in range(len(kinds) - _LEAST + 1)]
+    places = defaultdict[int, list[int]](list)
+    for at, window in enumerate(windows):
+        places[window].append(at)
+    cuts, at = set[int](), 0
+    while at < len(windows):
+        best, period = 0, 0
+        later = [x for x in places[windows[at]] if x >= at + _LEAST][:_TRIED]
+        for other in later:
+            differs = (row[at : len(row) - (other - at)] != row[other:]).nonzero()
+            alike = int(differs[0]) if len(differs) else len(row) - other
+            if alike >= max(other - at, _GAIN) and alike + other - at > best + period // 2:
+                best, period = alike + other - at, other - at
+        if best:
+            cuts |= set(range(at, at + best, period)) | {at + best // period * period}
+            at += best // period * period
+        else:
+            at += 1
+    return sorted(cuts - {0, len(kinds)})
+
+
+def _sound(cuts: Sequence[int], nodes: Sequence[fx.Node]) -> list[int]:
+    """Without the cuts between the making of a tensor and its last change in place."""
+    made, last = dict[Any, int](), dict[int, int]()
+    for node in nodes[0].graph.nodes:
+        if node.op == "placeholder":
+            made |= dict.fromkeys(_memory(node), len(nodes))
+    for at, node in enumerate(nodes):
+        for changed in _changed(node):
+            last |= {made[x]: at for x in _memory(changed) if x in made}
+        for memory in _memory(node):
+            made.setdefault(memory, at)
+    return [x for x in cuts if not any(start < x <= end for start, end in last.items())]
+
+
+def _changed(node: fx.Node) -> list[fx.Node]:
+    """The operands that an operation changes in place."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    found = list[Any]()
+    for at, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(node.args[at] if at < len(node.args) else node.kwargs.get(argument.name))
+    return [x for x in torch.utils._pytree.tree_leaves(found) if isinstance(x, fx.Node)]
+
+
+def _memory(node: fx.Node) -> list[StorageWeakRef]:
+    values = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return [StorageWeakRef(x.untyped_storage()) for x in values if isinstance(x, Tensor)]
+
+
+def _kind(piece: fx.GraphModule) -> Hashable:
+    """Equal for pieces that do the same: operations, settings, shapes, connections, results."""
+    order = {node: at for at, node in enumerate(piece.graph.nodes)}
+    return tuple(
+        (
+            node.op,
+            node.target
+            if node.op == "get_attr"
+            else ""
+            if node.op == "placeholder"
+            else str(node.target),
+            repr(fx.node.map_arg((node.args, node.kwargs), lambda x: order[x])),
+            repr(_shape(node.meta.get("val"))),
+        )
+        for node in piece.graph.nodes
+    )
