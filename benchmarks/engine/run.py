@@ -12,8 +12,8 @@ step, which slows the engines that hold every example's gradient down, and by an
 Memory on the CPU is what a step allocates above weights and optimizer state at its highest point, each
 engine in a process of its own, summed up from the allocations and frees that torch.profiler records
 (tensors alone: the high-water mark of the process would also hold what malloc keeps and what importing
-took). On a GPU it is all that torch holds while steps follow each other, weights, optimizer and recorded
-graphs included (reserved, after torch.cuda.empty_cache).
+took). On a GPU it is what a step has allocated at its highest point, weights, optimizer and all that recorded
+graphs hold included, above what was there before the engine was made.
 
 The error is that of the clipped sum of 4 examples, without noise, in fp32, against one backward pass for
 each example: the largest over the parameters, relative.
@@ -392,7 +392,7 @@ def compare(
             if problem:
                 rows[engine]["failed"] = problem
                 continue
-        before, start = reserved(device), time.perf_counter()
+        before, start = present(device), time.perf_counter()
         made, problem = attempt(lambda engine=engine: started(bench.engine(engine)))
         if problem:
             rows[engine]["failed"] = problem
@@ -422,24 +422,31 @@ def compare(
     return rows
 
 
-def reserved(device: str) -> int:
+def present(device: str) -> int:
+    """Bytes on the GPU that cannot be had by others: tensors, and memory that recorded graphs hold."""
     if device == "cpu":
         return 0
     gc.collect()
+    torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    return torch.cuda.memory_reserved()
+    return torch.cuda.memory_allocated() + idle()
+
+
+def idle() -> int:
+    """Bytes that lie in the pools of recorded graphs and that no tensor has at the moment."""
+    segments = torch.cuda.memory_snapshot()
+    own = [x for x in segments if tuple(x["segment_pool_id"]) != (0, 0)]
+    return sum(x["total_size"] - x["allocated_size"] for x in own)
 
 
 def held(engine: Engine) -> int:
-    """Bytes that torch holds on the GPU while this engine trains."""
-    torch.cuda.synchronize()
-    gc.collect()
-    torch.cuda.empty_cache()
+    """The most of the same while this engine trains."""
+    present("cuda")
     torch.cuda.reset_peak_memory_stats()
     once(engine)
     once(engine)
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_reserved()
+    return torch.cuda.max_memory_allocated() + idle()
 
 
 def once(engine: Engine) -> None:

@@ -26,6 +26,7 @@ by the clock, and a graph may be some batches behind a model that something else
 from __future__ import annotations
 
 import logging
+import re
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
@@ -206,8 +207,7 @@ class Graphs:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever a model does that cannot be traced or compiled
-                kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-                self.reasons[key] = f"{kind}{(str(error).splitlines() or [''])[0][:200]}"
+                self.reasons[key] = _reason(error)
             return None  # perhaps the next batch tells
         finally:
             self._flat.zero_() if kept is None else self._flat.copy_(kept)
@@ -361,6 +361,15 @@ def _problem(batch: Batch, clip: Clip) -> str:
     if any(type(x) not in (Tensor, *_PLAIN) for x in pytree.tree_leaves(batch.data)):
         return "a batch holds something that is neither a tensor nor a plain number or text"
     return "" if type(clip) in (Flat, Automatic, PerLayer) else "the clip moves with every step"
+
+
+def _reason(error: Exception) -> str:
+    """One line: what went wrong, or below a compiler what went wrong at its bottom."""
+    lines = str(error).splitlines() or [""]
+    if isinstance(error, InputError):
+        return lines[0]
+    causes = [x.strip() for x in lines if re.match(r"\s*[\w.]*(Error|Exception): .", x)]
+    return f"{type(error).__name__}: {(causes or lines[:1])[-1][:200]}"
 
 
 def _owned(model: nn.Module) -> list[Tensor]:

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
-from torch.multiprocessing.reductions import StorageWeakRef
+
+from sourdine.sgd.again import make_again_, memory
 
 _LEAST = 24  # operations of a piece
 _GAIN = 96  # operations that a stretch saves the compiler
@@ -35,6 +36,7 @@ def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) 
     place = dict[fx.Node, int]()
     for at, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(nodes)])):
         place |= dict.fromkeys(nodes[start:end], at)
+    make_again_(nodes, place, {x for node in nodes for y in _changed(node) for x in memory(y)})
     whole: fx.GraphModule = split_module(
         graph, graph, lambda node: place[node], keep_original_order=True
     )
@@ -51,16 +53,21 @@ def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) 
 
 
 def _tidied(graph: fx.GraphModule) -> None:
-    """Without what is for autograd only, and with dropout that is drawn before it is used.
+    """Without what is for autograd only, and so that torch's compiler (2.13) gets it right.
 
-    torch's compiler (2.13, for a CPU) reads what `bernoulli_` writes before it is there.
+    It orders the numbers of a tensor as it likes, so that what was a view may have to be copied, and
+    for a CPU it reads what `bernoulli_` writes before it is there.
     """
-    for node in list(graph.graph.nodes):
+    nodes = list(graph.graph.nodes)
+    changed = {x for node in nodes for y in _changed(node) for x in memory(y)}
+    for node in nodes:
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
         elif node.target is torch.ops.aten.bernoulli_.float:
             node.target = torch.ops.sourdine.drawn.default
+        elif node.target is torch.ops.aten.view.default and not changed.intersection(memory(node)):
+            node.target = torch.ops.aten.reshape.default
 
 
 @torch.library.custom_op("sourdine::drawn", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
@@ -120,12 +127,12 @@ def _sound(cuts: Sequence[int], nodes: Sequence[fx.Node]) -> list[int]:
     made, last = dict[Any, int](), dict[int, int]()
     for node in nodes[0].graph.nodes:
         if node.op == "placeholder":
-            made |= dict.fromkeys(_memory(node), len(nodes))
+            made |= dict.fromkeys(memory(node), len(nodes))
     for at, node in enumerate(nodes):
         for changed in _changed(node):
-            last |= {made[x]: at for x in _memory(changed) if x in made}
-        for memory in _memory(node):
-            made.setdefault(memory, at)
+            last |= {made[x]: at for x in memory(changed) if x in made}
+        for x in memory(node):
+            made.setdefault(x, at)
     return [x for x in cuts if not any(start < x <= end for start, end in last.items())]
 
 
@@ -139,11 +146,6 @@ def _changed(node: fx.Node) -> list[fx.Node]:
         if argument.alias_info is not None and argument.alias_info.is_write:
             found.append(node.args[at] if at < len(node.args) else node.kwargs.get(argument.name))
     return [x for x in torch.utils._pytree.tree_leaves(found) if isinstance(x, fx.Node)]
-
-
-def _memory(node: fx.Node) -> list[StorageWeakRef]:
-    values = torch.utils._pytree.tree_leaves(node.meta.get("val"))
-    return [StorageWeakRef(x.untyped_storage()) for x in values if isinstance(x, Tensor)]
 
 
 def _kind(piece: fx.GraphModule) -> Hashable:

@@ -1,0 +1,140 @@
+"""What is made again instead of kept: cheap values of a forward pass that only a later piece needs.
+
+A compiler keeps every value that a later piece of a graph reads (sgd/pieces.py). Some cost nothing to
+make again from others that are kept in any case or are smaller, such as the five inner values of the
+activation function of GPT-2: the same operations on the same values, fused into what reads them.
+
+Guarantee: what is made again is made by the same operations from the same values, none of which is
+random or changed in place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+_A = torch.ops.aten
+# Besides all that torch marks as elementwise.
+_CHEAP = frozenset(
+    (
+        _A._to_copy.default, _A.reshape.default, _A._unsafe_view.default, _A.t.default,
+        _A.expand.default, _A.transpose.int, _A.permute.default, _A.unsqueeze.default, _A.squeeze.dim,
+        _A.slice.Tensor, _A.select.int,
+    )
+)  # fmt: skip
+# What reads its operands itself, so that they have to be in memory.
+_READERS = frozenset(
+    (_A.sum.dim_IntList, _A.native_layer_norm.default, _A.native_layer_norm_backward.default)
+)
+
+
+def make_again_(nodes: Sequence[fx.Node], place: dict[fx.Node, int], changed: set[Any]) -> None:
+    """Copies what is cheap into the later pieces that read it, where that leaves less to keep.
+
+    place: the piece of each node. changed: memory that something changes in place.
+    """
+    crossing = {x for x in nodes if any(place.get(user, 0) > place[x] for user in x.users)}
+    cheap = {x for x in nodes if _cheap(x) and not changed.intersection(memory(x))}
+    wanted = [x for x in nodes if x in crossing and x in cheap and _read_by_fused(x, place, cheap)]
+    kept = crossing.difference(wanted)
+    chosen = set[fx.Node]()
+    for group, roots in _groups(wanted, kept, cheap, place):
+        if _bytes(group, kept) > _bytes(roots, kept):
+            chosen |= group
+    first = {place[x]: x for x in reversed(nodes)}
+    for node in wanted:  # in their order, so that like pieces stay alike
+        if node in chosen:
+            _copy(node, place, first, cheap)
+
+
+def memory(node: fx.Node) -> list[int]:
+    """The memory of all that a node returns, by number."""
+    values = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return [x.untyped_storage()._cdata for x in values if isinstance(x, Tensor)]
+
+
+def _cheap(node: fx.Node) -> bool:
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or not isinstance(node.meta.get("val"), Tensor):
+        return False
+    known = op in _CHEAP or torch.Tag.pointwise in op.tags
+    return known and not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+
+
+def _read_by_fused(node: fx.Node, place: dict[fx.Node, int], cheap: set[fx.Node]) -> bool:
+    later = [user for user in node.users if place.get(user, 0) > place[node]]
+    return all(
+        user in cheap or user.target in _READERS for user in later if user.op != "output"
+    ) and all(user.op != "output" for user in node.users)
+
+
+def _roots(node: fx.Node, place: dict[fx.Node, int], cheap: set[fx.Node]) -> set[fx.Node]:
+    """What a value is made from, by cheap operations of its own piece, but for the whole's inputs."""
+    found, seen, left = set[fx.Node](), {node}, [node]
+    while left:
+        for x in left.pop().all_input_nodes:
+            if x in cheap and place[x] == place[node] and x not in seen:
+                seen.add(x)
+                left.append(x)
+            elif x not in seen and x in place:
+                found.add(x)
+    return found
+
+
+def _groups(
+    wanted: Iterable[fx.Node], kept: set[fx.Node], cheap: set[fx.Node], place: dict[fx.Node, int]
+) -> list[tuple[set[fx.Node], set[fx.Node]]]:
+    """Values that would need the same new roots to be kept, and those roots."""
+    groups: list[tuple[set[fx.Node], set[fx.Node]]] = []
+    for node in wanted:
+        group, roots = {node}, _roots(node, place, cheap) - kept
+        apart = []
+        for other in groups:
+            if other[1] & roots:
+                group |= other[0]
+                roots |= other[1]
+            else:
+                apart.append(other)
+        groups = [*apart, (group, roots)]
+    return groups
+
+
+def _bytes(values: Iterable[fx.Node], kept: set[fx.Node]) -> int:
+    """Of memory that is not kept in any case."""
+    there = {x for node in kept for x in memory(node)}
+    sizes = dict[int, int]()
+    for node in values:
+        for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(value, Tensor):
+                sizes[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()
+    return sum(size for at, size in sizes.items() if at not in there)
+
+
+def _copy(
+    node: fx.Node, place: dict[fx.Node, int], first: dict[int, fx.Node], cheap: set[fx.Node]
+) -> None:
+    later = defaultdict[int, list[fx.Node]](list)
+    for user in node.users:
+        if place.get(user, 0) > place[node]:
+            later[place[user]].append(user)
+    for piece, users in later.items():
+        made = dict[fx.Node, fx.Node]()
+
+        def copied(x: fx.Node, made: dict[fx.Node, fx.Node] = made, piece: int = piece) -> fx.Node:
+            if x is not node and not (x in cheap and place[x] == place[node]):
+                return x
+            if x not in made:
+                for y in x.all_input_nodes:
+                    copied(y)
+                with node.graph.inserting_before(first[piece]):
+                    made[x] = node.graph.node_copy(x, copied)
+                place[made[x]] = piece
+            return made[x]
+
+        new = copied(node)
+        for user in users:
+            user.replace_input_with(node, new)
