@@ -4,7 +4,8 @@
 
 Prints the worst relative error, in fp32 without TF32, and every case above 1e-5. The tests do the same
 on the CPU; this is for accelerators, which the tests do not have. With --graphs, sums are made by graphs,
-as they are traced or compiled; models without one are counted, with the reasons.
+as they are traced, or cut into the smallest pieces (sgd/pieces.py), or compiled; models without one are
+counted, with the reasons.
 """
 
 import argparse
@@ -21,10 +22,19 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "sgd"))
 from zoo import ZOO
 
 from sourdine import sgd
+from sourdine.sgd import pieces
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.gradients import Knowledge
 from sourdine.sgd.graphs import Graphs
 from sourdine.sgd.sums import Sums
+
+
+def cut(graph: object) -> object:
+    pieces._LEAST = pieces._GAIN = 4
+    return pieces.by_pieces(graph, lambda piece: piece)
+
+
+COMPILERS = {"traced": sgd.traced, "cut": cut, "compiled": sgd.compiled}
 
 
 def moved(x: object, device: str) -> object:
@@ -34,7 +44,7 @@ def moved(x: object, device: str) -> object:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--graphs", choices=["traced", "compiled"])
+    parser.add_argument("--graphs", choices=list(COMPILERS))
     parser.add_argument("--match", default="", help="only cases with this in their names")
     asked = parser.parse_args()
     device = asked.device
@@ -82,8 +92,7 @@ def one(case: object, device: str, graphs: str | None, reasons: Counter[str]) ->
     clip = float(norms.median()) if len(norms) > 1 else float(norms) / 2
     wanted = (each * (clip / norms).clamp(max=1).nan_to_num(1)[:, None]).sum(0)
     knowledge, sums = Knowledge(), Sums(weights)
-    compiler = sgd.compiled if graphs == "compiled" else sgd.traced
-    made = Graphs(model, loss, compiler=compiler) if graphs else None
+    made = Graphs(model, loss, compiler=COMPILERS[graphs]) if graphs else None
     batch_of = Batch(batch, torch.ones(len(each), device=device), len(each), True)
 
     def eagerly() -> sgd.Clipped:

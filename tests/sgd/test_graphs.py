@@ -20,12 +20,12 @@ from zoo import ZOO, Case, torch
 
 from sourdine.errors import CheckError, InputError, SourdineError
 from sourdine.rng import seeded
-from sourdine.sgd import Adaptive, clipped_sum
+from sourdine.sgd import Adaptive, clipped_sum, pieces
 from sourdine.sgd import graphs as room
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge
-from sourdine.sgd.graphs import Graphs, Program, traced, unchanging
+from sourdine.sgd.graphs import Compiler, Graphs, Program, traced, unchanging
 from sourdine.sgd.sums import Sums
 from sourdine.sgd.uses import any_order, summed
 
@@ -54,10 +54,12 @@ LEFT = {
 class Made:
     """A model with its graphs and an eager twin for one loss."""
 
-    def __init__(self, model: Any, loss: Any, clip: float | Clip = 1.0) -> None:
+    def __init__(
+        self, model: Any, loss: Any, clip: float | Clip = 1.0, compiler: Compiler = traced
+    ) -> None:
         self.model, self.loss, self.clip = model, loss, clip
         self.knowledge = Knowledge()
-        self.graphs = Graphs(model, loss, compiler=traced)
+        self.graphs = Graphs(model, loss, compiler=compiler)
         self.places = Sums([])
         self.made: list[bool] = []
         """Whether each batch was made by its graph."""
@@ -69,6 +71,7 @@ class Made:
         self.begin()
         with torch.random.fork_rng(devices=[]):
             how = self.clip if isinstance(self.clip, Clip) else Flat(self.clip)
+            seed()
             self.graphs.add(batch, how, self.knowledge, lambda: self.eagerly(batch), seed)
             by_graph = self.graphs.made == [True] and self.graphs.sound()
             if not self.graphs.sound():
@@ -107,12 +110,21 @@ def seed() -> None:
     torch.manual_seed(7)
 
 
+def cut(graph: Any) -> Any:
+    return pieces.by_pieces(graph, lambda piece: piece)
+
+
 @each(KINDS)
-def test_the_sums_of_a_graph_are_those_of_brute_force(case: Case) -> None:
+def test_the_sums_of_a_graph_are_those_of_brute_force(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut into the smallest pieces, as a compiler would get it."""
+    monkeypatch.setattr(pieces, "_LEAST", 4)
+    monkeypatch.setattr(pieces, "_GAIN", 4)
     model, batch, loss = case.make()
     wanted = rows(model, losses_of(case, model, loss, batch)())
     clip = median(wanted.norm(dim=1))
-    made = Made(model, loss, clip)
+    made = Made(model, loss, clip, cut)
     with case.silence():
         made.sums(batch)
         made.sums(batch)

@@ -23,7 +23,8 @@ _CHEAP = frozenset(
     (
         _A._to_copy.default, _A.reshape.default, _A._unsafe_view.default, _A.t.default,
         _A.expand.default, _A.transpose.int, _A.permute.default, _A.unsqueeze.default, _A.squeeze.dim,
-        _A.slice.Tensor, _A.select.int,
+        _A.slice.Tensor, _A.select.int, _A.scalar_tensor.default, _A.full.default, _A.arange.default,
+        _A.arange.start, _A.alias.default,
     )
 )  # fmt: skip
 # What reads its operands itself, so that they have to be in memory.
@@ -51,6 +52,17 @@ def make_again_(nodes: Sequence[fx.Node], place: dict[fx.Node, int], changed: se
             _copy(node, place, first, cheap)
 
 
+def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> None:
+    """What is cheap and made twice from the same values is made once."""
+    seen = dict[Any, fx.Node]()
+    for node in nodes:
+        fixed = _cheap(node) and not changed.intersection(memory(node))
+        if fixed and not any(changed.intersection(memory(x)) for x in node.all_input_nodes):
+            key = (node.target, repr((node.args, node.kwargs)))
+            if seen.setdefault(key, node) is not node:
+                node.replace_all_uses_with(seen[key])
+
+
 def memory(node: fx.Node) -> list[int]:
     """The memory of all that a node returns, by number."""
     values = torch.utils._pytree.tree_leaves(node.meta.get("val"))
@@ -66,10 +78,15 @@ def _cheap(node: fx.Node) -> bool:
 
 
 def _read_by_fused(node: fx.Node, place: dict[fx.Node, int], cheap: set[fx.Node]) -> bool:
-    later = [user for user in node.users if place.get(user, 0) > place[node]]
-    return all(
-        user in cheap or user.target in _READERS for user in later if user.op != "output"
-    ) and all(user.op != "output" for user in node.users)
+    """Whether no later piece reads it with a matrix product, say, and nobody reads it in the end."""
+    left = [user for user in node.users if user not in place or place[user] > place[node]]
+    while left:
+        user = left.pop()
+        if user not in place or not (user in cheap or user.target in _READERS):
+            return False
+        if memory(user) == memory(node):  # a view of it
+            left.extend(user.users)
+    return True
 
 
 def _roots(node: fx.Node, place: dict[fx.Node, int], cheap: set[fx.Node]) -> set[fx.Node]:

@@ -78,15 +78,23 @@ def compiled(program: fx.GraphModule) -> Program:
     # What is rounded to half precision stays so: norms must be those of the values that are added up.
     # Dropout is drawn as the eager code draws it, or it could not be held against it.
     exact: dict[str, Any] = {"emulate_precision_casts": True, "fallback_random": True}
-    quick = by_pieces(program, lambda piece: torch.compile(piece, dynamic=False, options=exact))
+    with _silence():
+        quick = by_pieces(program, lambda piece: torch.compile(piece, dynamic=False, options=exact))
 
     def run(owned: list[Tensor], data: Any, weights: Tensor, sums: list[Tensor]) -> Answer:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the compiler's own
+        with _silence():
             answer: Answer = quick(owned, data, weights, sums)
             return answer
 
     return run
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The compiler's own warnings are no business of its users."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @dataclass

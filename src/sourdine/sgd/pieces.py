@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
 
-from sourdine.sgd.again import make_again_, memory
+from sourdine.sgd.again import make_again_, make_once_, memory
 
 _LEAST = 24  # operations of a piece
 _GAIN = 96  # operations that a stretch saves the compiler
@@ -32,11 +32,13 @@ def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) 
     """The same graph as calls of its pieces, each kind of which was given to `compiler` once."""
     _tidied(graph)
     nodes = [x for x in graph.graph.nodes if x.op not in ("placeholder", "output")]
+    changed = {x for node in nodes for y in _changed(node) for x in memory(y)}
+    make_once_(nodes, changed)
     cuts = _sound(_cuts([hash(_same(x)) for x in nodes]), nodes)
     place = dict[fx.Node, int]()
     for at, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(nodes)])):
         place |= dict.fromkeys(nodes[start:end], at)
-    make_again_(nodes, place, {x for node in nodes for y in _changed(node) for x in memory(y)})
+    make_again_(nodes, place, changed)
     whole: fx.GraphModule = split_module(
         graph, graph, lambda node: place[node], keep_original_order=True
     )
@@ -64,20 +66,20 @@ def _tidied(graph: fx.GraphModule) -> None:
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
-        elif node.target is torch.ops.aten.bernoulli_.float:
+        elif node.target is torch.ops.aten.bernoulli_.float and not node.kwargs:
             node.target = torch.ops.sourdine.drawn.default
         elif node.target is torch.ops.aten.view.default and not changed.intersection(memory(node)):
             node.target = torch.ops.aten.reshape.default
 
 
 @torch.library.custom_op("sourdine::drawn", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
-def drawn(x: Tensor, p: float) -> Tensor:
+def drawn(x: Tensor, p: float = 0.5) -> Tensor:
     """Ones with probability p, and zeros, in the shape of x."""
     return torch.empty_like(x).bernoulli_(p)
 
 
 @drawn.register_fake
-def _(x: Tensor, p: float) -> Tensor:
+def _(x: Tensor, p: float = 0.5) -> Tensor:
     return torch.empty_like(x)
 
 

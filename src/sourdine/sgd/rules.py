@@ -23,8 +23,9 @@ from torch.nn import functional
 from sourdine.errors import InputError
 from sourdine.sgd.layout import Layout
 from sourdine.sgd.tape import AS_IS, MADE, Choice, Function, Tape, Use, rule, tensors
-from sourdine.sgd.uses import Lookup, Outer
+from sourdine.sgd.uses import ALIGNED, Lookup, Outer
 
+_VOCABULARY = 4096  # outputs of a linear map, from which on copies of them are felt
 _GET_T: Function = vars(torch._C.TensorBase)["T"].__get__
 _GET_MT: Function = vars(torch._C.TensorBase)["mT"].__get__
 Kwargs = dict[str, Any]
@@ -80,10 +81,10 @@ def linear_uses(tape: Tape, x: Tensor, weight: Any, bias: Any, *, turned: bool =
         examples = tape.examples or 1  # known only when the losses are
         g = layout.rows(gradient, examples)
         if weight is not None and tape.tracks(weight):
-            r = layout.rows(x.detach(), examples).to(g.dtype)
+            r = layout.rows(x.detach().to(g.dtype), examples)  # as autocast has it already
             yield owner, Outer(r, g) if flip else Outer(g, r)
         if bias is not None and tape.tracks(bias):
-            yield bias, g.sum(1)
+            yield bias, g.sum(1)[:, : len(bias)]
 
     return uses
 
@@ -94,11 +95,27 @@ def _linear(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> 
     if tape.tracks(x) or weight.dim() != 2:
         return NotImplemented
 
+    outputs, more = len(weight), _missing(x, weight)
+
     def run() -> Tensor:
-        return functional.linear(x, tape.free(weight), tape.free(bias))
+        w, b = tape.free(weight), tape.free(bias)
+        if more:
+            w = functional.pad(w, (0, 0, 0, more))
+            b = b if b is None else functional.pad(b, (0, more))
+        return functional.linear(x, w, b)
 
     uses, small = linear_uses(tape, x, weight, bias), not tape.tracks(weight)
-    return write(tape, (func, args, kwargs), run, x, (weight, bias), uses, early=small)
+    result = write(tape, (func, args, kwargs), run, x, (weight, bias), uses, early=small)
+    return result[..., :outputs] if more and result is not NotImplemented else result
+
+
+def _missing(x: Tensor, weight: Tensor) -> int:
+    """Outputs of zeros that let products of halves with a vocabulary run at full speed on a GPU.
+
+    Its gradients are then made with them, and need not be copied: they are the largest there are.
+    """
+    half = torch.is_autocast_enabled("cuda") or weight.dtype.itemsize < 4
+    return -len(weight) % ALIGNED if x.is_cuda and half and len(weight) >= _VOCABULARY else 0
 
 
 @rule(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)

@@ -42,6 +42,7 @@ _ANY_ORDER = ContextVar("any order", default=False)
 _FEW = 16
 _LEVEL = 2.0**-20  # of a level of sums by sixteens: 15 additions, each off by 2^-24 at most
 _SMALL = 2**14  # numbers of an example
+ALIGNED = 64  # features that a GPU's products of halves take at a time
 
 
 @contextmanager
@@ -68,7 +69,7 @@ class Outer:
         return steps > 1 and 2 * steps * steps >= m * n
 
     def form(self) -> Tensor:
-        """Every example's gradient: (B, m, n)."""
+        """Every example's gradient: (B, m, n), with the features of zeros that were added."""
         return wide(torch.bmm(self.left.transpose(1, 2), self.right.to(self.left.dtype)))
 
     def right_products(self, recent: Recent) -> Tensor:
@@ -87,18 +88,20 @@ class Outer:
         if all(x.stride(0) < x.stride(1) for x in (left, right)):  # time first: no copy in that order
             left, right = left.transpose(0, 1), right.transpose(0, 1)
         left, right, into = left.flatten(0, 1).t(), right.flatten(0, 1), into.view(len(into), -1)
+        m, n = into.shape  # without features of zeros
         if left.dtype in _SCALED and left.is_cuda:
-            m, n = into.shape  # without what `aligned` added
             into += torch.mm(left, right, out_dtype=torch.float32)[:m, :n]
         else:
-            add_product_(into, wide(left), wide(right))
+            add_product_(into, wide(left)[:m], wide(right)[:, :n])
 
     def aligned(self) -> Outer:
         """With features of zeros, so that products of halves on a GPU run at full speed."""
         kind = self.left.dtype
         if not self.left.is_cuda or kind not in _SCALED or self.right.dtype != kind:
             return self
-        return Outer(*(x if x.shape[2] < 64 else _padded(x, 64) for x in (self.left, self.right)))
+        return Outer(
+            *(x if x.shape[2] < ALIGNED else _padded(x, ALIGNED) for x in (self.left, self.right))
+        )
 
     def drop(self, rows: Tensor) -> None:
         """Makes rows (B, 1, 1) of examples zero, whatever they hold."""
@@ -177,18 +180,22 @@ class Gradients:
         if self._merged:
             return (*self.outers, None)[0], (*self.lookups, None)[0]
         if len(self.outers) > 1:
-            lefts, rights = zip(*((use.left, use.right) for use in self.outers), strict=True)
+            lefts = [use.left[..., : self.shape[0]] for use in self.outers]  # without features of zeros
+            rights = [use.right[..., : self.shape[1:].numel()] for use in self.outers]
             self.outers = [Outer(torch.cat(lefts, 1), torch.cat(rights, 1))]
         if len(self.lookups) > 1:
-            ids, rights = zip(*((use.ids, use.right) for use in self.lookups), strict=True)
+            ids, rights = [use.ids for use in self.lookups], [use.right for use in self.lookups]
             self.lookups = [Lookup(torch.cat(ids, 1), torch.cat(rights, 1))]
         self.lookups = [_joined(use) for use in self.lookups]
         form = self.formed is not None or (bool(self.outers) and self.outers[0].forming_pays)
         if self.outers and not self.lookups and form:
-            self.add(self.outers.pop().form())
+            self.add(self._form(self.outers.pop()))
         self.outers = [use.aligned() for use in self.outers]
         self._merged = True
         return (*self.outers, None)[0], (*self.lookups, None)[0]
+
+    def _form(self, use: Outer) -> Tensor:
+        return use.form()[:, : self.shape[0], : self.shape[1:].numel()]
 
     @property
     def small(self) -> bool:
@@ -276,7 +283,7 @@ class Gradients:
 
     def each(self) -> Tensor:
         """All gradients, formed: (B, *shape). For checks, and for parameters made of parameters."""
-        parts = [use.form().flatten(1) for use in self.outers]
+        parts = [self._form(use).flatten(1) for use in self.outers]
         for found in self.lookups:
             right = wide(found.right)
             rows = found.ids[..., None].expand(right.shape)
@@ -418,12 +425,12 @@ def _joined(use: Lookup) -> Lookup:
 def joined(ids: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Distinct ids of each example, and the sums of their rows."""
     examples, steps = ids.shape
-    in_order, order = ids.sort(dim=1)
+    in_order, order = ids.contiguous().sort(dim=1)
     group = torch.zeros_like(order)
     group[:, 1:] = (in_order[:, 1:] != in_order[:, :-1]).cumsum(1)
     place = torch.empty_like(order).scatter_(1, order, group)
     place += torch.arange(examples, device=place.device)[:, None] * steps
-    flat = right.flatten(0, 1)
+    flat = right.contiguous().flatten(0, 1)
     sums = torch.zeros_like(flat).index_add_(0, place.flatten(), flat)
     return torch.zeros_like(order).scatter_(1, group, in_order), sums.view(right.shape)
 

@@ -1,0 +1,183 @@
+"""Graphs in pieces: the same sums, each kind of piece compiled once, nothing shared that differs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_graphs import Made, net
+from test_graphs import data as few
+from test_graphs import loss as shallow
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from transformers import GPT2Config, GPT2LMHeadModel
+from zoo import torch
+
+from sourdine.sgd import clipped_sum, compiled, rules
+from sourdine.sgd.again import make_again_, memory
+from sourdine.sgd.pieces import _changed, _cuts, _sound, by_pieces
+
+WORDS = 50
+
+
+def gpt2(layers: int, dropout: float = 0.1) -> Any:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        config = GPT2Config(
+            n_embd=16, n_layer=layers, n_head=2, vocab_size=WORDS, n_positions=8,
+            bos_token_id=0, eos_token_id=0,
+            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+        )  # fmt: skip
+        return GPT2LMHeadModel(config).train()
+
+
+def data() -> dict[str, Any]:
+    return {"ids": torch.arange(24).view(4, 6) * 7 % WORDS}
+
+
+def loss(model: Any, batch: Any) -> Any:
+    ids = batch["ids"]
+    logits = model(input_ids=ids).logits[:, :-1]
+    return nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none").mean(1)
+
+
+class Counted:
+    """A compiler that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.whole: Any = None
+
+    def __call__(self, graph: Any) -> Any:
+        self.whole = by_pieces(graph, lambda piece: self.seen.append(piece) or piece)
+        return self.whole
+
+
+def by_counted(model: Any) -> Counted:
+    counted = Counted()
+    made = Made(model, loss, 0.5, counted)
+    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert made.made == [True]
+    return counted
+
+
+def test_layers_share_their_pieces() -> None:
+    counted = by_counted(gpt2(9))
+    calls = sum(x.op == "call_module" for x in counted.whole.graph.nodes)
+    assert len(counted.seen) <= 12 and calls >= 3 * 9
+
+
+def test_what_is_cheap_is_made_again() -> None:
+    """Of the activation function, layers of the forward pass hand on its input and its result only."""
+    counted = by_counted(gpt2(6, dropout=0.0))
+    tanh = torch.ops.aten.tanh.default
+    makers = [piece for piece in counted.seen if any(x.target is tanh for x in piece.graph.nodes)]
+    assert len(makers) > 1  # forward, and again for the backward pass
+    for piece in makers:
+        (end,) = piece.graph.find_nodes(op="output")
+        assert all(x.target is not tanh for x in end.all_input_nodes)
+
+
+class Scaled(nn.Module):
+    """Layers that are alike but for a number that is no tensor."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers))
+
+    def forward(self, ids: Any) -> Any:
+        hidden = self.words(ids)
+        for at, layer in enumerate(self.layers):
+            hidden = hidden + torch.tanh(layer(hidden)) * (at + 1)
+        return hidden
+
+
+def test_pieces_that_differ_in_a_number_are_not_shared() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = Scaled(8)
+
+    def own(model: Any, batch: Any) -> Any:
+        return model(batch["ids"]).square().mean((1, 2))
+
+    counted = Counted()
+    made = Made(model, own, 0.5, counted)
+    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert made.made == [True]
+
+
+def test_a_stretch_is_cut_at_its_period() -> None:
+    layer = list(range(40))
+    row = [100, *layer * 5, 101, 102]
+    assert _cuts(row) == [1, 41, 81, 121, 161, 201]
+    assert _cuts(list(range(500))) == []
+    assert _cuts(layer * 2) == []  # too short to be worth it
+
+
+def operations(run: Any) -> tuple[Any, list[Any]]:
+    graph = make_fx(run, tracing_mode="fake")(torch.ones(3))
+    return graph, [x for x in graph.graph.nodes if x.op == "call_function"]
+
+
+def test_no_cut_between_the_making_of_a_tensor_and_its_change() -> None:
+    def run(x: Any) -> Any:
+        made = torch.zeros_like(x)  # 0
+        other = x * 2  # 1
+        made.add_(other)  # 2
+        return made + 1  # 3
+
+    assert _sound([1, 2, 3], operations(run)[1]) == [3]
+    # The twin: an input of the whole may be changed in any piece.
+    assert _sound([1, 2], operations(lambda x: x.mul_(2).add_(x * 3))[1]) == [1, 2]
+
+
+def test_what_is_random_or_changed_is_never_made_again() -> None:
+    def run(x: Any) -> Any:
+        chance = torch.rand_like(x)
+        changed = x * 2
+        changed.add_(1)
+        cheap = x * 3
+        return chance + changed + cheap
+
+    graph, nodes = operations(run)
+    place = {node: int(at >= len(nodes) - 2) for at, node in enumerate(nodes)}  # the sums are apart
+    make_again_(nodes, place, {x for node in nodes for y in _changed(node) for x in memory(y)})
+    targets = [str(node.target) for node in place]
+    assert targets.count("aten.mul.Tensor") == 3  # only x * 3 twice
+    assert targets.count("aten.rand_like.default") == 1
+    graph.recompile()
+    torch.manual_seed(0)
+    found = graph(torch.ones(3))
+    torch.manual_seed(0)
+    torch.testing.assert_close(found, run(torch.ones(3)))
+
+
+def test_compiled() -> None:
+    """By torch's own compiler, dropout included, and again after the model has changed."""
+    made = Made(net(dropout=0.5), shallow, 0.1, compiled)
+    for start in range(3):
+        torch.testing.assert_close(made.sums(few(start)), made.wanted(few(start)))
+    made.model.pace = 0.5
+    torch.testing.assert_close(made.sums(few()), made.wanted(few()))
+    assert all(made.made), made.graphs.reasons
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_vocabulary_may_be_filled_up(tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: outputs of zeros, and gradients with them, change nothing."""
+    model = gpt2(1, dropout=0.0)
+    if not tied:
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach() * 0.5)
+
+    def sums(batch: Any) -> Any:
+        model.zero_grad()
+        norms = clipped_sum(model, lambda: loss(model, batch), 0.5).norms
+        return norms, torch.cat([x.grad.flatten() for x in model.parameters()])
+
+    for width in (1, 20):  # the second: long enough for gradients to be formed
+        batch = {"ids": data()["ids"].repeat(1, width)[:, :8]}
+        wanted = sums(batch)
+        with monkeypatch.context() as changed:
+            changed.setattr(rules, "_missing", lambda x, weight: -len(weight) % 64)
+            torch.testing.assert_close(sums(batch), wanted)
