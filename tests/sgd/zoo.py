@@ -1137,7 +1137,7 @@ def _(b: int, t: int) -> tuple[Any, ...]:
     return decoder("Mixtral", settings)(b, t)
 
 
-@case("gpt2-checkpointed", EITHER)
+@case("gpt2-checkpointed")
 def _(b: int, t: int) -> tuple[Any, ...]:
     model = gpt2()
     model.gradient_checkpointing_enable()

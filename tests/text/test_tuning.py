@@ -86,6 +86,7 @@ def test_the_whole_way(data: Any, model: str, tmp_path: Path) -> None:
     assert tuned["setting"]["learning_rate"] == stated["training"]["learning_rate"]
     assert tuned["score"]["accuracy"] == run.metrics["accuracy"]["value"]
     training = stated["training"]
+    assert training["computed"] == "operation by operation, on cpu"
     assert len(training["tuning_settings"]) == 4 and training["tuning_expected_trials"] > 1.9
     assert any("random number of trials" in use["what"] for use in stated["accesses"])
     assert any("how long" in limit for limit in stated["not_covered"])

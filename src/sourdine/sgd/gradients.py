@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointError
 from sourdine.errors import CheckError, InputError
 from sourdine.sgd import convolution, general, recurrent, rules
 from sourdine.sgd import layout as layouts
+from sourdine.sgd.checkpointing import run_once
 from sourdine.sgd.tape import AS_IS, CHECKPOINTING, Choice, Key, Record, Tape, Use
 from sourdine.sgd.uses import Gradients, Lookup, Outer
 
@@ -92,7 +93,7 @@ def gradients(
             tape.constants = {id(x): x for x in _owned(model)}
         try:
             with torch.enable_grad():
-                with tape:
+                with tape, run_once():
                     values = losses()
                 check_losses(values, examples)
                 if tape.examples != len(values):

@@ -35,6 +35,12 @@ def graphs_on(device: torch.device) -> Compiler | None:
     return unchanging if device.type == "cuda" else None
 
 
+def computed_on(device: torch.device) -> str:
+    """How the clipped sums of a run are made there, for its certificate."""
+    how = "operation by operation" if graphs_on(device) is None else "by one graph a batch, as traced"
+    return f"{how}, on {device.type}"
+
+
 @contextmanager
 def repeatable(device: torch.device) -> Iterator[None]:
     """On a GPU: algorithms that repeat themselves, and fast products of matrices.

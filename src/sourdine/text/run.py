@@ -97,7 +97,7 @@ class About:
     """What a certificate says about the records, in words that hold for every neighbour of them.
 
     units: their public number, None where it is private. trained, tested: how many, as far as that may
-    be told ("" without a test).
+    be told ("" without a test). computed: how the sums were made.
     """
 
     train: Corpus
@@ -107,6 +107,7 @@ class About:
     test_is_public: bool
     base: str
     contribution_bound: int
+    computed: str
 
 
 def seal_run(
@@ -237,6 +238,7 @@ def _draft(
             "noise_multiplier": charge.noise_multiplier,
             "learning_rate": plan.learning_rate,
             "max_length": plan.max_length,
+            "computed": about.computed,
             "plan": list(plan.reasons.values()),
             **accounts.about,
         },

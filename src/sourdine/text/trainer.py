@@ -33,7 +33,7 @@ from sourdine.text import loop
 from sourdine.text.accounts import Accounts, accounts, find_labels
 from sourdine.text.auditing import Auditing
 from sourdine.text.learning import Learning
-from sourdine.text.machine import device_of, repeatable
+from sourdine.text.machine import computed_on, device_of, repeatable
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES, Classifier, load_encoder
 from sourdine.text.plan import Plan, plan, situation_of
@@ -411,6 +411,7 @@ class Trainer(Learning):
             self.test_is_public,
             self.model_name,
             self.rows_per_user,
+            computed_on(self._device),
         )
 
     # Without privacy
