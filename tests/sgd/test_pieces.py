@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_graphs import Made, net
-from test_graphs import data as few
-from test_graphs import loss as shallow
+from test_graphs import Made
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import GPT2Config, GPT2LMHeadModel
 from zoo import torch
 
-from sourdine.sgd import clipped_sum, compiled, rules
+from sourdine.sgd import clipped_sum, rules
 from sourdine.sgd.again import make_again_, memory
 from sourdine.sgd.pieces import _changed, _cuts, _sound, by_pieces
 
@@ -151,16 +149,6 @@ def test_what_is_random_or_changed_is_never_made_again() -> None:
     found = graph(torch.ones(3))
     torch.manual_seed(0)
     torch.testing.assert_close(found, run(torch.ones(3)))
-
-
-def test_compiled() -> None:
-    """By torch's own compiler, dropout included, and again after the model has changed."""
-    made = Made(net(dropout=0.5), shallow, 0.1, compiled)
-    for start in range(3):
-        torch.testing.assert_close(made.sums(few(start)), made.wanted(few(start)))
-    made.model.pace = 0.5
-    torch.testing.assert_close(made.sums(few()), made.wanted(few()))
-    assert all(made.made), made.graphs.reasons
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -213,3 +213,23 @@ def test_labels_and_strategies_are_checked() -> None:
         Prompt(0)
     assert Head().name == "head" and Biases().name == "bitfit"
     assert len(WORDS) == len(set(WORDS))
+
+
+def test_lengths_are_rounded_up_to_few() -> None:
+    def length(tokens: int, most: int | None) -> int:
+        row = {"input_ids": [1] * tokens, "labels": 0}
+        return int(Collate(0, most)([row])["input_ids"].shape[1])
+
+    assert [length(x, None) for x in (1, 2, 3, 67)] == [2, 2, 4, 68]
+    assert [length(x, 512) for x in (1, 9, 33, 64, 65, 67, 129, 300)] == [
+        8,
+        16,
+        40,
+        64,
+        80,
+        80,
+        160,
+        320,
+    ]
+    assert [length(x, 70) for x in (64, 65, 70)] == [64, 70, 70]
+    assert length(1000, 70) == 1000  # never cut here

@@ -25,7 +25,7 @@ from sourdine.text.models import Classifier, quiet
 NOTHING = -1
 """The class of a record without one: its loss is zero, and so is what it adds to any sum."""
 _PAD_TO = 2  # lengths are rounded up to multiples, so that the engine meets fewer shapes
-_FEW = 16  # tokens
+_FEW = 8  # tokens, where there are to be fewer still
 
 
 class Examples(list[dict[str, Any]]):
@@ -53,7 +53,8 @@ def tokenized(
 class Collate:
     """Token ids to tensors, padded to the longest text of the batch, rounded up.
 
-    most: to 16, 32, 64, ... or so many tokens, where every new shape takes seconds (sgd/graphs.py).
+    most: the stated length, where every new shape takes seconds (sgd/graphs.py): then lengths are rounded
+    up to multiples of 8, from 64 on of 16, from 128 on of 32 and so on, but not beyond it.
     """
 
     def __init__(self, padding: int, most: int | None = None) -> None:
@@ -63,7 +64,8 @@ class Collate:
         longest = max(len(row["input_ids"]) for row in rows)
         longest = max(1, -(-longest // _PAD_TO)) * _PAD_TO
         if self.most is not None:
-            longest = max(longest, min(self.most, max(_FEW, 1 << (longest - 1).bit_length())))
+            step = max(_FEW, (1 << (longest - 1).bit_length()) // 8)
+            longest = max(longest, min(self.most, -(-longest // step) * step))
         batch = {"labels": torch.tensor([row["labels"] for row in rows])}
         for name in rows[0].keys() - {"labels"}:
             padded = np.full((len(rows), longest), self.padding if name == "input_ids" else 0)
