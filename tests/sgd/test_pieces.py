@@ -13,7 +13,7 @@ from zoo import torch
 
 from sourdine.sgd import clipped_sum, rules
 from sourdine.sgd.again import make_again_, memory
-from sourdine.sgd.pieces import _changed, _cuts, _sound, by_pieces
+from sourdine.sgd.pieces import _changed, _cuts, _kind, _sound, by_pieces
 
 WORDS = 50
 
@@ -103,6 +103,20 @@ def test_pieces_that_differ_in_a_number_are_not_shared() -> None:
     made = Made(model, own, 0.5, counted)
     torch.testing.assert_close(made.sums(data()), made.wanted(data()))
     assert made.made == [True]
+
+
+def test_kinds_tell_values_from_operands() -> None:
+    """A twin that takes the number 1 where the other takes operand 1, of one and the same shape."""
+
+    def graph(build: Any) -> Any:
+        made = torch.fx.Graph()
+        x, y = made.placeholder("x"), made.placeholder("y")
+        made.output(made.call_function(torch.ops.aten.add.Tensor, build(x, y)))
+        return torch.fx.GraphModule({}, made)
+
+    operand, number = graph(lambda x, y: (x, y)), graph(lambda x, y: (x, 1))
+    assert _kind(operand) == _kind(graph(lambda x, y: (x, y))) != _kind(number)
+    assert _kind(operand) != _kind(graph(lambda x, y: (y, x)))
 
 
 def test_a_stretch_is_cut_at_its_period() -> None:

@@ -161,7 +161,7 @@ def _kind(piece: fx.GraphModule) -> Hashable:
             else ""
             if node.op == "placeholder"
             else str(node.target),
-            repr(fx.node.map_arg((node.args, node.kwargs), lambda x: order[x])),
+            repr(fx.node.map_arg((node.args, node.kwargs), lambda x: f"of {order[x]}")),  # no number
             repr(_shape(node.meta.get("val"))),
         )
         for node in piece.graph.nodes

@@ -106,7 +106,8 @@ def _linear(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> 
 
     uses, small = linear_uses(tape, x, weight, bias), not tape.tracks(weight)
     result = write(tape, (func, args, kwargs), run, x, (weight, bias), uses, early=small)
-    return result[..., :outputs] if more and result is not NotImplemented else result
+    filled = result is not NotImplemented and result.shape[-1] > outputs
+    return result[..., :outputs] if filled else result
 
 
 def _missing(x: Tensor, weight: Tensor) -> int:

@@ -53,8 +53,8 @@ def tokenized(
 class Collate:
     """Token ids to tensors, padded to the longest text of the batch, rounded up.
 
-    most: the stated length, where every new shape takes seconds (sgd/graphs.py): then lengths are rounded
-    up to multiples of 8, from 64 on of 16, from 128 on of 32 and so on, but not beyond it.
+    most: the stated length, where every new shape takes seconds (sgd/graphs.py): then lengths are
+    rounded up to multiples of 8, from 64 on of 16, from 128 on of 32 and so on, but not beyond it.
     """
 
     def __init__(self, padding: int, most: int | None = None) -> None:
