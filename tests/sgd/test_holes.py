@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from sourdine import rng  # noqa: E402
 from sourdine.errors import CheckError, InputError  # noqa: E402
 from sourdine.sgd import Engine, clipped_sum, layout  # noqa: E402
+from sourdine.sgd.checkpointing import run_once  # noqa: E402
 from sourdine.sgd.gradients import Knowledge  # noqa: E402
 
 B, D = 4, 5
@@ -347,6 +349,76 @@ def test_checkpointed_layers_are_seen(width: int, reentrant: bool) -> None:
     torch.testing.assert_close(sums(saving=True), sums(saving=False), rtol=0, atol=0)
     losses(saving=True).sum().backward()  # what torch does elsewhere is as it was
     assert torch.utils.checkpoint.CheckpointFunction.__module__ == "torch.utils.checkpoint"
+
+
+def test_checkpointing_in_other_threads_goes_on() -> None:
+    """Two threads within at once, the first out first: torch is as before, and was for a third."""
+    runs, entered, leave = [0], threading.Event(), threading.Event()
+
+    def part(h: Any) -> Any:
+        runs[0] += 1
+        return h.sin()
+
+    def train() -> None:
+        for reentrant in (False, True):
+            x = torch.ones(3, requires_grad=True)
+            checkpoint(part, x, use_reentrant=reentrant).sum().backward()
+
+    def other() -> None:
+        with run_once():
+            entered.set()
+            leave.wait()
+
+    thread = threading.Thread(target=other)
+    with run_once():
+        thread.start()
+        entered.wait()
+        third = threading.Thread(target=train)
+        third.start()
+        third.join()
+    assert runs == [4]  # each twice, as torch means it
+    train()
+    assert runs == [8]
+    leave.set()
+    thread.join()
+    assert torch.utils.checkpoint.CheckpointFunction.__module__ == "torch.utils.checkpoint"
+
+
+def test_what_surrounds_a_checkpointed_part_stays() -> None:
+    net, x = nn.Linear(D, D), torch.randn(B, D)
+
+    def around() -> Any:
+        return torch.autocast("cpu", torch.bfloat16), torch.autocast("cpu", torch.bfloat16)
+
+    def losses() -> Any:
+        return checkpoint(net, x, use_reentrant=False, context_fn=around).float().square().sum(1)
+
+    torch.testing.assert_close(clipped_sum(net, losses, 1.0).losses, losses().detach(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(D,), (1,), (1, D), ()])
+@pytest.mark.parametrize("by", ["linear", "addmm"])
+def test_a_bias_of_any_shape_is_exact(shape: tuple[int, ...], by: str) -> None:
+    net, x = nn.Linear(D, D, bias=False), torch.randn(B, D)
+    net.shift = nn.Parameter(torch.randn(shape))
+
+    def losses() -> Any:
+        if by == "linear":
+            return nn.functional.linear(x, net.weight, net.shift).square().sum(1)
+        return torch.addmm(net.shift, x, net.weight).square().sum(1)
+
+    clipped_sum(net, losses, 1e9)
+    wanted = torch.autograd.grad(losses().sum(), list(net.parameters()))
+    for weight, gradient in zip(net.parameters(), wanted, strict=True):
+        torch.testing.assert_close(weight.grad, gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_ids_of_any_kind(kind: Any) -> None:
+    net, ids = nn.Embedding(9, 2), torch.arange(3 * 4).view(3, 4).to(kind) % 5
+    clipped_sum(net, lambda: net(ids).square().sum((1, 2)), 1e9)
+    (wanted,) = torch.autograd.grad(net(ids).square().sum(), [net.weight])
+    torch.testing.assert_close(net.weight.grad, wanted)
 
 
 def test_checkpointing_by_others_is_refused() -> None:

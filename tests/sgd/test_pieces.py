@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import GPT2Config, GPT2LMHeadModel
 from zoo import torch
 
-from sourdine.sgd import clipped_sum, rules
+from sourdine.sgd import clipped_sum, pieces, rules
 from sourdine.sgd.again import make_again_, memory
 from sourdine.sgd.pieces import _changed, _cuts, _kind, _sound, by_pieces
 
@@ -76,6 +76,43 @@ def test_what_is_cheap_is_made_again() -> None:
         assert all(x.target is not tanh for x in end.all_input_nodes)
 
 
+class Clamped(nn.Module):
+    """Layers that change a tensor in place after something was made from it."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers))
+
+    def forward(self, ids: Any) -> Any:
+        hidden = self.words(ids)
+        for layer in self.layers:
+            own = layer(nn.functional.layer_norm(hidden, (8,)))
+            gate = torch.sigmoid(own)
+            own.clamp_(max=3.0)
+            hidden = hidden + own * gate
+        return hidden
+
+
+def test_nothing_is_made_again_from_what_was_changed_since() -> None:
+    """The change does nothing in the first two batches, after which a graph is not looked at for a while."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = Clamped(12)
+
+    def own(model: Any, batch: Any) -> Any:
+        return model(batch["ids"]).square().mean((1, 2))
+
+    made = Made(model, own, 0.5, Counted())
+    for batch in range(3):
+        if batch == 2:
+            with torch.no_grad():
+                for layer in model.layers:
+                    layer.bias.add_(torch.arange(8.0))
+        torch.testing.assert_close(made.sums(data()), made.wanted(data()))
+    assert made.made == [True] * 3
+
+
 class Scaled(nn.Module):
     """Layers that are alike but for a number that is no tensor."""
 
@@ -125,6 +162,66 @@ def test_a_stretch_is_cut_at_its_period() -> None:
     assert _cuts(row) == [1, 41, 81, 121, 161, 201]
     assert _cuts(list(range(500))) == []
     assert _cuts(layer * 2) == []  # too short to be worth it
+
+
+def changed_operand(x: Any) -> Any:
+    t = x + 1
+    y = t * 2
+    t.mul_(10)
+    return torch.sin(x) + y, t + 0
+
+
+def changed_input(x: Any) -> Any:
+    y = x * 2
+    x.add_(1)
+    return torch.sin(x) + y
+
+
+def part_of_a_mask(x: Any) -> Any:
+    mask = torch.ones_like(x)
+    mask[1:].bernoulli_(0.5)
+    return x * mask
+
+
+def seen_before(x: Any) -> Any:
+    mask = torch.zeros_like(x)
+    view = mask[:2]
+    mask.bernoulli_(0.9)
+    return x[:2] * view
+
+
+def drawn_input(x: Any) -> Any:
+    x.bernoulli_(0.5)
+    return x * 2
+
+
+def other_shape(x: Any) -> Any:
+    t = torch.sin(x)
+    d = t.detach()
+    t.unsqueeze_(0)
+    return d.sum(0), t.sum(0)
+
+
+def nothing(x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    "run",
+    [changed_operand, changed_input, part_of_a_mask, seen_before, drawn_input, other_shape, nothing],
+)
+def test_wherever_it_is_cut_a_graph_does_the_same(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for every in (1, 2, 3, 100):
+        monkeypatch.setattr(
+            pieces, "_cuts", lambda kinds, every=every: list(range(every, len(kinds), every))
+        )
+        given, own = torch.arange(4.0) + 1, torch.arange(4.0) + 1
+        cut = by_pieces(make_fx(run, tracing_mode="fake")(given), lambda piece: piece)
+        torch.manual_seed(0)
+        wanted = run(own)
+        torch.manual_seed(0)
+        torch.testing.assert_close(cut(given), wanted)
+        torch.testing.assert_close(given, own)
 
 
 def operations(run: Any) -> tuple[Any, list[Any]]:
@@ -181,5 +278,5 @@ def test_a_vocabulary_may_be_filled_up(tied: bool, monkeypatch: pytest.MonkeyPat
         batch = {"ids": data()["ids"].repeat(1, width)[:, :8]}
         wanted = sums(batch)
         with monkeypatch.context() as changed:
-            changed.setattr(rules, "_missing", lambda x, weight: -len(weight) % 64)
+            changed.setattr(rules, "_missing", lambda tape, x, weight: -len(weight) % 64)
             torch.testing.assert_close(sums(batch), wanted)

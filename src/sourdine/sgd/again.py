@@ -39,7 +39,7 @@ def make_again_(nodes: Sequence[fx.Node], place: dict[fx.Node, int], changed: se
     place: the piece of each node. changed: memory that something changes in place.
     """
     crossing = {x for x in nodes if any(place.get(user, 0) > place[x] for user in x.users)}
-    cheap = {x for x in nodes if _cheap(x) and not changed.intersection(memory(x))}
+    cheap = {x for x in nodes if _fixed(x, changed)}
     wanted = [x for x in nodes if x in crossing and x in cheap and _read_by_fused(x, place, cheap)]
     kept = crossing.difference(wanted)
     chosen = set[fx.Node]()
@@ -56,8 +56,7 @@ def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> None:
     """What is cheap and made twice from the same values is made once."""
     seen = dict[Any, fx.Node]()
     for node in nodes:
-        fixed = _cheap(node) and not changed.intersection(memory(node))
-        if fixed and not any(changed.intersection(memory(x)) for x in node.all_input_nodes):
+        if _fixed(node, changed):
             key = (node.target, repr((node.args, node.kwargs)))
             if seen.setdefault(key, node) is not node:
                 node.replace_all_uses_with(seen[key])
@@ -75,6 +74,12 @@ def _cheap(node: fx.Node) -> bool:
         return False
     known = op in _CHEAP or torch.Tag.pointwise in op.tags
     return known and not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+
+
+def _fixed(node: fx.Node, changed: set[Any]) -> bool:
+    """Whether it is cheap, and neither it nor what it is made from is ever changed in place."""
+    own = (node, *node.all_input_nodes)
+    return _cheap(node) and not any(changed.intersection(memory(x)) for x in own)
 
 
 def _read_by_fused(node: fx.Node, place: dict[fx.Node, int], cheap: set[fx.Node]) -> bool:

@@ -2,16 +2,24 @@
 
 What it saves, the sums of sgd/clipped.py need in any case: the inputs of all layers are kept for them,
 next to the gradients of all their outputs; what else autograd keeps is let go before those are all
-there. So a checkpointed part of a model is run like any other, and its result is the same.
+there. So a checkpointed part of a model is run like any other, and its result is the same. (Parameters
+of a part none of whose inputs needs a gradient get none from torch if use_reentrant; here they do.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
 from typing import Any
 
 from torch.utils import checkpoint
+
+_HERE = ContextVar("checkpointed parts run once", default=False)
+_LOCK, _ENTERED = Lock(), [0]  # threads that are within
+_AGAIN: Any = checkpoint.CheckpointFunction
+_AROUND = checkpoint._checkpoint_without_reentrant_generator
 
 
 class _Once:
@@ -19,26 +27,36 @@ class _Once:
 
     @staticmethod
     def apply(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-        return function(*args)
+        return function(*args) if _HERE.get() else _AGAIN.apply(function, preserve, *args)
 
 
-def _before_and_after(*args: Any, **kwargs: Any) -> Iterator[None]:
+def _around(
+    function: Any, preserve: bool, context_fn: Any, *args: Any, **kwargs: Any
+) -> Iterator[None]:
     """In the place of what is done before and after a part of the model (use_reentrant=False)."""
-    yield
+    own = _plainly(context_fn) if _HERE.get() else None
+    return own or _AROUND(function, preserve, context_fn, *args, **kwargs)
+
+
+def _plainly(context_fn: Any) -> Iterator[None]:
+    forward, _ = context_fn()
+    with forward:
+        yield
 
 
 @contextmanager
 def run_once() -> Iterator[None]:
-    """Within, torch.utils.checkpoint runs what it is given, and keeps what autograd asks for."""
-    places = {
-        "CheckpointFunction": _Once,
-        "_checkpoint_without_reentrant_generator": _before_and_after,
-    }
-    before = {name: getattr(checkpoint, name) for name in places}
+    """Within, in this thread, torch.utils.checkpoint runs what it is given as any other part."""
+    own: Any = checkpoint
+    with _LOCK:
+        _ENTERED[0] += 1
+        own.CheckpointFunction, own._checkpoint_without_reentrant_generator = _Once, _around
+    token = _HERE.set(True)
     try:
-        for name, instead in places.items():
-            setattr(checkpoint, name, instead)
         yield
     finally:
-        for name, own in before.items():
-            setattr(checkpoint, name, own)
+        _HERE.reset(token)
+        with _LOCK:
+            _ENTERED[0] -= 1
+            if not _ENTERED[0]:
+                own.CheckpointFunction, own._checkpoint_without_reentrant_generator = _AGAIN, _AROUND

@@ -28,10 +28,12 @@ _GAIN = 96  # operations that a stretch saves the compiler
 _TRIED = 64  # periods
 
 
-def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) -> fx.GraphModule:
+def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) -> Any:
     """The same graph as calls of its pieces, each kind of which was given to `compiler` once."""
     _tidied(graph)
     nodes = [x for x in graph.graph.nodes if x.op not in ("placeholder", "output")]
+    if not nodes:
+        return compiler(graph)
     changed = {x for node in nodes for y in _changed(node) for x in memory(y)}
     make_once_(nodes, changed)
     cuts = _sound(_cuts([hash(_same(x)) for x in nodes]), nodes)
@@ -63,13 +65,22 @@ def _tidied(graph: fx.GraphModule) -> None:
     nodes = list(graph.graph.nodes)
     changed = {x for node in nodes for y in _changed(node) for x in memory(y)}
     for node in nodes:
-        if node.target is torch.ops.aten.detach.default:
+        if node.target is torch.ops.aten.bernoulli_.float and _is_dropout(node):
+            node.target = torch.ops.sourdine.drawn.default
+        elif changed.intersection(memory(node)):
+            continue  # also in its shape, perhaps
+        elif node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
-        elif node.target is torch.ops.aten.bernoulli_.float and not node.kwargs:
-            node.target = torch.ops.sourdine.drawn.default
-        elif node.target is torch.ops.aten.view.default and not changed.intersection(memory(node)):
+        elif node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
+
+
+def _is_dropout(node: fx.Node) -> bool:
+    """Whether nobody else knows the memory that is drawn."""
+    empty: Any = node.args[0]
+    fresh = empty.target is torch.ops.aten.empty_like.default and list(empty.users) == [node]
+    return fresh and not node.kwargs
 
 
 @torch.library.custom_op("sourdine::drawn", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
@@ -161,7 +172,7 @@ def _kind(piece: fx.GraphModule) -> Hashable:
             else ""
             if node.op == "placeholder"
             else str(node.target),
-            repr(fx.node.map_arg((node.args, node.kwargs), lambda x: f"of {order[x]}")),  # no number
+            repr(fx.node.map_arg((node.args, node.kwargs), lambda x: ("of", order[x]))),  # no number
             repr(_shape(node.meta.get("val"))),
         )
         for node in piece.graph.nodes

@@ -73,7 +73,7 @@ def write(
 
 def linear_uses(tape: Tape, x: Tensor, weight: Any, bias: Any, *, turned: bool = False) -> Uses:
     """weight (p, d) and bias (p,) for rows x (.., d) and gradients (.., p); turned: weight (d, p)."""
-    owner, flip = weight, turned
+    owner, flip, outputs = weight, turned, weight.shape[1 if turned else 0]
     if id(weight) in tape.turned:
         owner, flip = tape.turned[id(weight)], not turned
 
@@ -84,7 +84,7 @@ def linear_uses(tape: Tape, x: Tensor, weight: Any, bias: Any, *, turned: bool =
             r = layout.rows(x.detach().to(g.dtype), examples)  # as autocast has it already
             yield owner, Outer(r, g) if flip else Outer(g, r)
         if bias is not None and tape.tracks(bias):
-            yield bias, g.sum(1)[:, : len(bias)]
+            yield bias, g.sum(1)[:, :outputs]  # there may be more, of zeros
 
     return uses
 
@@ -92,10 +92,9 @@ def linear_uses(tape: Tape, x: Tensor, weight: Any, bias: Any, *, turned: bool =
 @rule(functional.linear)
 def _linear(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any:
     x, weight, bias = signature(("input", "weight", "bias"), args, kwargs)
-    if tape.tracks(x) or weight.dim() != 2:
+    if tape.tracks(x) or weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return NotImplemented
-
-    outputs, more = len(weight), _missing(x, weight)
+    outputs, more = len(weight), _missing(tape, x, weight)
 
     def run() -> Tensor:
         w, b = tape.free(weight), tape.free(bias)
@@ -110,13 +109,16 @@ def _linear(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> 
     return result[..., :outputs] if filled else result
 
 
-def _missing(x: Tensor, weight: Tensor) -> int:
+def _missing(tape: Tape, x: Tensor, weight: Tensor) -> int:
     """Outputs of zeros that let products of halves with a vocabulary run at full speed on a GPU.
 
-    Its gradients are then made with them, and need not be copied: they are the largest there are.
+    In graphs its gradients are made with them, and need not be copied: they are the largest there are.
+    Not elsewhere: what comes out has gaps, which models that look at it as one row cannot take.
     """
+    if tape.denied is None or not x.is_cuda or len(weight) < _VOCABULARY:
+        return 0
     half = torch.is_autocast_enabled("cuda") or weight.dtype.itemsize < 4
-    return -len(weight) % ALIGNED if x.is_cuda and half and len(weight) >= _VOCABULARY else 0
+    return -len(weight) % ALIGNED if half else 0
 
 
 @rule(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
@@ -136,7 +138,7 @@ def _matmul(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> 
 @rule(torch.addmm)
 def _addmm(tape: Tape, func: Function, args: Sequence[Any], kwargs: Kwargs) -> Any:
     """Hugging Face's Conv1D is an addmm on flattened rows."""
-    if kwargs or len(args) != 3 or tape.tracks(args[1]) or args[0].dim() != 1:
+    if kwargs or len(args) != 3 or tape.tracks(args[1]) or args[0].shape != args[2].shape[1:]:
         return NotImplemented
     bias, x, weight = args
 

@@ -432,7 +432,7 @@ def joined(ids: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     place += torch.arange(examples, device=place.device)[:, None] * steps
     flat = right.contiguous().flatten(0, 1)
     sums = torch.zeros_like(flat).index_add_(0, place.flatten(), flat)
-    return torch.zeros_like(order).scatter_(1, group, in_order), sums.view(right.shape)
+    return torch.zeros_like(in_order).scatter_(1, group, in_order), sums.view(right.shape)
 
 
 @joined.register_fake
