@@ -1,6 +1,6 @@
 """The clipped sum of every model of the tests' zoo against brute force, on any device.
 
-    python benchmarks/engine/parity.py [--device cuda] [--graphs traced] [--match bert]
+    python benchmarks/engine/parity.py [--device cuda] [--graphs traced] [--match bert] [--part 3/8] [--seconds 500]
 
 Prints the worst relative error, in fp32 without TF32, and every case above 1e-5. The tests do the same
 on the CPU; this is for accelerators, which the tests do not have. With --graphs, sums are made by graphs,
@@ -46,14 +46,20 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--graphs", choices=list(COMPILERS))
     parser.add_argument("--match", default="", help="only cases with this in their names")
+    parser.add_argument("--part", default="0/1", help="3/8: the fourth of every eight cases")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new case after that")
     asked = parser.parse_args()
     device = asked.device
     warnings.simplefilter("ignore")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     worst, bad, started, failed = 0.0, 0, time.time(), 0
     reasons: Counter[str] = Counter()
-    cases = [case for case in ZOO if not case.random and asked.match in case.name]
-    for case in cases:
+    first, step = map(int, asked.part.split("/"))
+    cases = [case for case in ZOO if not case.random and asked.match in case.name][first::step]
+    for place, case in enumerate(cases):
+        if time.time() - started > asked.seconds:
+            cases = cases[:place]
+            break
         try:
             error = one(case, device, asked.graphs, reasons)
         except Exception as wrong:  # the table is to be complete

@@ -14,6 +14,7 @@ adds nothing. The sum over the examples itself is made in single precision.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,12 +91,20 @@ def scaled(
         squares[name], more = grads.squares(recent)
         rounding = rounding if more is None else rounding + more
     if products:
-        errors = torch.stack([x.length * math.sqrt(x.share) for x in products], 1)
+        errors = _weighted(products, [math.sqrt(x.share) for x in products])
         total = summed(torch.cat([x.norms for x in products], 1)).clamp_min(0)
         squares["all products"] = total + up(errors.square())
         if any(x.half for x in products):
-            rounding = rounding + up(torch.stack([x.length * x.half for x in products], 1).square())
+            rounding = rounding + up(_weighted(products, [x.half for x in products]).square())
     return how.factors(squares, rounding, torch.zeros(units, device=device))
+
+
+def _weighted(products: list[Products], weights: list[float]) -> Tensor:
+    """Their lengths times these, in any order; of hundreds of weights few are different."""
+    alike = defaultdict[float, list[Tensor]](list)
+    for own, weight in zip(products, weights, strict=True):
+        alike[weight].append(own.length)
+    return torch.cat([torch.stack(lengths, 1) * weight for weight, lengths in alike.items()], 1)
 
 
 def add_sums_(
