@@ -27,7 +27,7 @@ _CHEAP = frozenset(
         _A.arange.start, _A.alias.default,
     )
 )  # fmt: skip
-# What reads its operands itself, so that they have to be in memory.
+# Sums, into which compilers fuse what they read. Matrix products want it in memory.
 _READERS = frozenset(
     (_A.sum.dim_IntList, _A.native_layer_norm.default, _A.native_layer_norm_backward.default)
 )
@@ -42,9 +42,10 @@ def make_again_(nodes: Sequence[fx.Node], place: dict[fx.Node, int], changed: se
     cheap = {x for x in nodes if _fixed(x, changed)}
     wanted = [x for x in nodes if x in crossing and x in cheap and _read_by_fused(x, place, cheap)]
     kept = crossing.difference(wanted)
+    there = {x for node in kept for x in memory(node)}
     chosen = set[fx.Node]()
     for group, roots in _groups(wanted, kept, cheap, place):
-        if _bytes(group, kept) > _bytes(roots, kept):
+        if _bytes(group, there) > _bytes(roots, there):
             chosen |= group
     first = {place[x]: x for x in reversed(nodes)}
     for node in wanted:  # in their order, so that like pieces stay alike
@@ -125,9 +126,8 @@ def _groups(
     return groups
 
 
-def _bytes(values: Iterable[fx.Node], kept: set[fx.Node]) -> int:
-    """Of memory that is not kept in any case."""
-    there = {x for node in kept for x in memory(node)}
+def _bytes(values: Iterable[fx.Node], there: set[int]) -> int:
+    """Of memory that is not there in any case."""
     sizes = dict[int, int]()
     for node in values:
         for value in torch.utils._pytree.tree_leaves(node.meta.get("val")):

@@ -34,8 +34,9 @@ def _around(
     function: Any, preserve: bool, context_fn: Any, *args: Any, **kwargs: Any
 ) -> Iterator[None]:
     """In the place of what is done before and after a part of the model (use_reentrant=False)."""
-    own = _plainly(context_fn) if _HERE.get() else None
-    return own or _AROUND(function, preserve, context_fn, *args, **kwargs)
+    if _HERE.get():
+        return _plainly(context_fn)
+    return _AROUND(function, preserve, context_fn, *args, **kwargs)
 
 
 def _plainly(context_fn: Any) -> Iterator[None]:

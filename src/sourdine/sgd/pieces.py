@@ -167,11 +167,7 @@ def _kind(piece: fx.GraphModule) -> Hashable:
     return tuple(
         (
             node.op,
-            node.target
-            if node.op == "get_attr"
-            else ""
-            if node.op == "placeholder"
-            else str(node.target),
+            "" if node.op == "placeholder" else str(node.target),
             repr(fx.node.map_arg((node.args, node.kwargs), lambda x: ("of", order[x]))),  # no number
             repr(_shape(node.meta.get("val"))),
         )
