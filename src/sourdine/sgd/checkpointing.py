@@ -19,7 +19,7 @@ from torch.utils import checkpoint
 _HERE = ContextVar("checkpointed parts run once", default=False)
 _LOCK, _ENTERED = Lock(), [0]  # threads that are within
 _AGAIN: Any = checkpoint.CheckpointFunction
-_AROUND = checkpoint._checkpoint_without_reentrant_generator
+_AROUND: Callable[..., Iterator[None]] = checkpoint._checkpoint_without_reentrant_generator
 
 
 class _Once:
