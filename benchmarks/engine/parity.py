@@ -19,20 +19,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "sgd"))
 
+from cutting import cut
 from zoo import ZOO
 
 from sourdine import sgd
-from sourdine.sgd import pieces
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.gradients import Knowledge
 from sourdine.sgd.graphs import Graphs
 from sourdine.sgd.sums import Sums
-
-
-def cut(graph: object) -> object:
-    pieces._LEAST = pieces._GAIN = 4
-    return pieces.by_pieces(graph, lambda piece: piece)
-
 
 COMPILERS = {"traced": sgd.traced, "cut": cut, "compiled": sgd.compiled}
 

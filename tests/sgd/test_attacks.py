@@ -26,11 +26,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cutting import cut
 from torch import nn
 
 from sourdine.audit import Finding, check_mechanism
 from sourdine.events import Event, GaussianEvent, PoissonEvent
-from sourdine.sgd import Adaptive, Engine, FixedLots, PerLayer, traced
+from sourdine.sgd import Adaptive, Engine, FixedLots, PerLayer
 
 FALSE_ALARM = 1e-6
 SIGMA = 0.5
@@ -48,10 +49,10 @@ class TenthLess(Engine):
 
 
 class ByGraphs(Engine):
-    """Every batch is made by a graph."""
+    """Every batch is made by a graph, in the smallest pieces."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings, graphs=traced)
+        super().__init__(*args, **settings, graphs=cut)
 
     def step(self, lot: Any) -> None:
         super().step(lot)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cutting import cut
 from stopping import engine
 from test_parity import TOLERANCE, clipped, each, error, losses_of, median, rows
 from test_resume import again, run
@@ -20,7 +21,7 @@ from zoo import ZOO, Case, torch
 
 from sourdine.errors import CheckError, InputError, SourdineError
 from sourdine.rng import seeded
-from sourdine.sgd import Adaptive, clipped_sum, pieces
+from sourdine.sgd import Adaptive, clipped_sum
 from sourdine.sgd import graphs as room
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
@@ -110,17 +111,9 @@ def seed() -> None:
     torch.manual_seed(7)
 
 
-def cut(graph: Any) -> Any:
-    return pieces.by_pieces(graph, lambda piece: piece)
-
-
 @each(KINDS)
-def test_the_sums_of_a_graph_are_those_of_brute_force(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sums_of_a_graph_are_those_of_brute_force(case: Case) -> None:
     """Cut into the smallest pieces, as a compiler would get it."""
-    monkeypatch.setattr(pieces, "_LEAST", 4)
-    monkeypatch.setattr(pieces, "_GAIN", 4)
     model, batch, loss = case.make()
     wanted = rows(model, losses_of(case, model, loss, batch)())
     clip = median(wanted.norm(dim=1))

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from sourdine import rng  # noqa: E402
 from sourdine.errors import CheckError, InputError  # noqa: E402
-from sourdine.sgd import Engine, clipped_sum, layout  # noqa: E402
+from sourdine.sgd import Engine, clipped_sum, gradients, layout  # noqa: E402
 from sourdine.sgd.checkpointing import run_once  # noqa: E402
 from sourdine.sgd.gradients import Knowledge  # noqa: E402
 
@@ -419,6 +419,17 @@ def test_ids_of_any_kind(kind: Any) -> None:
     clipped_sum(net, lambda: net(ids).square().sum((1, 2)), 1e9)
     (wanted,) = torch.autograd.grad(net(ids).square().sum(), [net.weight])
     torch.testing.assert_close(net.weight.grad, wanted)
+
+
+def test_checkpointing_that_runs_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with another torch, whose checkpointing could not be led around."""
+    monkeypatch.setattr(gradients, "run_once", contextlib.nullcontext)
+    net, x = nn.Sequential(*(nn.Linear(D, D) for _ in range(3))), torch.randn(B, D)
+
+    def losses() -> Any:
+        return net[2](checkpoint(net[1], net[0](x), use_reentrant=False)).square().sum(1)
+
+    refused(net, losses, "checkpointing")
 
 
 def test_checkpointing_by_others_is_refused() -> None:

@@ -113,35 +113,6 @@ def test_nothing_is_made_again_from_what_was_changed_since() -> None:
     assert made.made == [True] * 3
 
 
-class Scaled(nn.Module):
-    """Layers that are alike but for a number that is no tensor."""
-
-    def __init__(self, layers: int) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, 8)
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(layers))
-
-    def forward(self, ids: Any) -> Any:
-        hidden = self.words(ids)
-        for at, layer in enumerate(self.layers):
-            hidden = hidden + torch.tanh(layer(hidden)) * (at + 1)
-        return hidden
-
-
-def test_pieces_that_differ_in_a_number_are_not_shared() -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        model = Scaled(8)
-
-    def own(model: Any, batch: Any) -> Any:
-        return model(batch["ids"]).square().mean((1, 2))
-
-    counted = Counted()
-    made = Made(model, own, 0.5, counted)
-    torch.testing.assert_close(made.sums(data()), made.wanted(data()))
-    assert made.made == [True]
-
-
 def test_kinds_tell_values_from_operands() -> None:
     """A twin that takes the number 1 where the other takes operand 1, of one and the same shape."""
 
@@ -154,6 +125,7 @@ def test_kinds_tell_values_from_operands() -> None:
     operand, number = graph(lambda x, y: (x, y)), graph(lambda x, y: (x, 1))
     assert _kind(operand) == _kind(graph(lambda x, y: (x, y))) != _kind(number)
     assert _kind(operand) != _kind(graph(lambda x, y: (y, x)))
+    assert _kind(number) != _kind(graph(lambda x, y: (x, 2)))  # layers that differ in a setting
 
 
 def test_a_stretch_is_cut_at_its_period() -> None:

@@ -1,4 +1,4 @@
-"""What differs on a GPU: kernels (sgd/kernels.py) where Triton is, and products of known precision."""
+"""What differs on a GPU: kernels (sgd/kernels.py) where Triton is, and products of full precision."""
 
 from __future__ import annotations
 
@@ -36,20 +36,3 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 @product.register_fake
 def _(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
-
-
-@torch.library.custom_op("sourdine::add_halves", mutates_args=("into",))
-def add_halves(into: Tensor, a: Tensor, b: Tensor) -> None:
-    """into += a @ b for a and b in half precision: added up in single precision, in one pass."""
-    if not a.is_cuda:
-        into.addmm_(a.float(), b.float())
-        return
-    try:
-        torch.ops.aten.addmm.dtype_out(into, a, b, torch.float32, out=into)
-    except RuntimeError:  # where torch cannot: the same by way of another matrix
-        into += torch.mm(a, b, out_dtype=torch.float32)
-
-
-@add_halves.register_fake
-def _(into: Tensor, a: Tensor, b: Tensor) -> None:
-    return None
