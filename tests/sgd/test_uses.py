@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from sourdine.sgd import uses  # noqa: E402
 from sourdine.sgd.clipping import Flat  # noqa: E402
+from sourdine.sgd.gpu import add_halves  # noqa: E402
 from sourdine.sgd.uses import Gradients, Lookup, Outer  # noqa: E402
 
 KINDS = ("outer", "lookup", "formed")
@@ -297,8 +298,21 @@ def test_any_order_of_memory() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 1), (4, 7)])
-def test_joining_is_what_compilers_are_told(shape: tuple[int, int]) -> None:
-    """Shapes and order in memory, of strided operands too."""
+def test_operations_are_what_compilers_are_told(shape: tuple[int, int]) -> None:
+    """Shapes, order in memory and what is changed, of strided operands too."""
     b, t = shape
     chosen = ids(1, t, b, 3).t()
     torch.library.opcheck(uses.joined, (chosen, normal(2, t, b, 5).transpose(0, 1)))
+    left, right = normal(3, 6, 8).bfloat16()[:, :5].t(), normal(4, 6, 4).bfloat16()[:, :3]
+    torch.library.opcheck(add_halves, (normal(5, 5, 3), left, right))
+
+
+def test_halves_are_added_up_in_single_precision() -> None:
+    left, right = normal(3, 600, 8).bfloat16()[:, :5].t(), normal(4, 600, 4).bfloat16()[:, :3]
+    before = normal(5, 5, 3)
+    into = before.clone()
+    add_halves(into, left, right)
+    wanted = (before.double() + left.double() @ right.double()).float()
+    torch.testing.assert_close(into, wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(AssertionError):  # the twin
+        torch.testing.assert_close((before + left @ right).float(), wanted, rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""What differs on a GPU: kernels (sgd/kernels.py) where Triton is, and products of full precision."""
+"""What differs on a GPU: kernels (sgd/kernels.py) where Triton is, and products of known precision."""
 
 from __future__ import annotations
 
@@ -36,3 +36,17 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 @product.register_fake
 def _(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
+
+
+@torch.library.custom_op("sourdine::add_halves", mutates_args=("into",))
+def add_halves(into: Tensor, a: Tensor, b: Tensor) -> None:
+    """into += a @ b for a and b in half precision: added up in single precision, in one pass."""
+    if a.is_cuda:
+        torch.ops.aten.addmm.dtype_out(into, a, b, torch.float32, out=into)
+    else:
+        into.addmm_(a.float(), b.float())
+
+
+@add_halves.register_fake
+def _(into: Tensor, a: Tensor, b: Tensor) -> None:
+    return None

@@ -22,6 +22,7 @@ from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
 
 from sourdine.sgd.again import make_again_, make_once_, memory
+from sourdine.sgd.softmax import shorten_
 
 _LEAST = 24  # operations of a piece
 _GAIN = 96  # operations that a stretch saves the compiler
@@ -31,6 +32,7 @@ _TRIED = 64  # periods
 def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) -> Any:
     """The same graph as calls of its pieces, each kind of which was given to `compiler` once."""
     _tidied(graph)
+    shorten_(graph.graph)
     nodes = [x for x in graph.graph.nodes if x.op not in ("placeholder", "output")]
     if not nodes:
         return compiler(graph)

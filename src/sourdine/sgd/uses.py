@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sourdine.sgd.gpu import kernels, product
+from sourdine.sgd.gpu import add_halves, kernels, product
 
 # Rounding of inner products and of sums of them in single precision, as a share of the sum of absolute
 # values: 2^-22, and 2^-24 more for every 1024 features. The worst that was measured, all of them equal,
@@ -90,7 +90,7 @@ class Outer:
         left, right, into = left.flatten(0, 1).t(), right.flatten(0, 1), into.view(len(into), -1)
         m, n = into.shape  # without features of zeros
         if left.dtype in _SCALED and left.is_cuda:
-            into += torch.mm(left, right, out_dtype=torch.float32)[:m, :n]
+            add_halves(into, left[:m], right[:, :n])
         else:
             add_product_(into, wide(left)[:m], wide(right)[:, :n])
 

@@ -1,0 +1,105 @@
+"""The shortened gradient of the cross-entropy is autograd's, and stands where autograd's stood."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import cross_entropy
+from zoo import torch
+
+from sourdine.sgd.pieces import _tidied
+from sourdine.sgd.softmax import gradient, shorten_
+
+LABELS = (0, 6, 3, -100, 3)
+LONG = ("nll_loss_backward", "_log_softmax_backward_data")
+
+
+def by_autograd(x: Any, labels: Any, g: Any, weight: Any = None, smooth: float = 0.0) -> Any:
+    with torch.enable_grad():
+        own = x.detach().requires_grad_()
+        each = cross_entropy(own.float(), labels, weight, reduction="none", label_smoothing=smooth)
+        return torch.autograd.grad((each * g).sum(), own)[0]
+
+
+def given(kind: Any) -> tuple[Any, Any, Any]:
+    chance = torch.Generator().manual_seed(5)
+    x = (9 * torch.randn(5, 7, generator=chance)).to(kind)
+    return x, torch.tensor(LABELS), torch.randn(5, generator=chance)
+
+
+def shortened(function: Any, *tensors: Any) -> Any:
+    graph = make_fx(function, tracing_mode="fake")(*tensors)
+    _tidied(graph)
+    shorten_(graph.graph)
+    graph.graph.lint()
+    graph.recompile()
+    return graph
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_it_is_the_gradient(kind: Any) -> None:
+    tensors = given(kind)
+    graph = shortened(lambda *own: by_autograd(*own), *tensors)
+    assert not any(name in graph.code for name in LONG)
+    found, wanted = graph(*tensors), by_autograd(*tensors)
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6 if kind == torch.float32 else 1e-2)
+    assert found[3].abs().max() == 0  # ignored
+    assert found[0].abs().max() > 0
+
+
+def test_the_last_digits_are_better_at_the_label() -> None:
+    """-g + g * softmax loses digits where softmax is close to one."""
+    logs = torch.tensor([[-1e-6, -14.0]])
+    found = gradient(torch.ones(1), logs, torch.tensor([0]), -100, torch.float32)
+    assert float(found[0, 0]) == pytest.approx(-1e-6, rel=0.2)
+
+
+@pytest.mark.parametrize(("weight", "smooth"), [(torch.linspace(1, 2, 7), 0.0), (None, 0.1)])
+def test_other_losses_stay(weight: Any, smooth: float) -> None:
+    tensors = given(torch.float32)
+
+    def run(x: Any, labels: Any, g: Any, weight: Any) -> Any:
+        return by_autograd(x, labels, g, weight, smooth)
+
+    graph = shortened(run, *tensors, weight)
+    assert "_log_softmax_backward_data" in graph.code
+    torch.testing.assert_close(graph(*tensors, weight), run(*tensors, weight))
+
+
+def test_averages_and_pictures_stay() -> None:
+    x, labels, _ = given(torch.float32)
+
+    def mean(x: Any, labels: Any) -> Any:
+        with torch.enable_grad():
+            own = x.detach().requires_grad_()
+            return torch.autograd.grad(cross_entropy(own, labels), own)[0]
+
+    def picture(x: Any, labels: Any) -> Any:
+        with torch.enable_grad():
+            own = x.detach().requires_grad_()
+            each = cross_entropy(own.t()[None], labels[None], reduction="none")
+            return torch.autograd.grad(each.sum(), own)[0]
+
+    for run in (mean, picture):
+        graph = shortened(run, x, labels)
+        assert "_log_softmax_backward_data" in graph.code
+        torch.testing.assert_close(graph(x, labels), run(x, labels))
+
+
+def test_a_row_that_somebody_else_reads_stays() -> None:
+    x, labels, g = given(torch.float32)
+
+    def run(x: Any, labels: Any, g: Any) -> Any:
+        logs = x.log_softmax(1)
+        total = torch.ones(())
+        row = torch.ops.aten.nll_loss_backward(g, logs, labels, None, 0, -100, total)
+        return row, torch.ops.aten._log_softmax_backward_data(row, logs, 1, torch.float32)
+
+    graph = shortened(run, x, labels, g)
+    assert "nll_loss_backward" in graph.code
+    assert "_log_softmax_backward_data" not in graph.code
+    for found, wanted in zip(graph(x, labels, g), run(x, labels, g), strict=True):
+        torch.testing.assert_close(found, wanted)
