@@ -24,24 +24,43 @@ def shorten_(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is not _A._log_softmax_backward_data.default:
             continue
-        row, logs, dim, kind = node.args
-        if row.target is not _A.nll_loss_backward.default:
+        given: Any = node.args
+        row, logs, dim, kind = given
+        loss = _origin(row)
+        if loss.target is not _A.nll_loss_backward.default:
             continue
-        g, same, labels, weight, reduction, ignored, _ = row.args
-        one_row_each = same.meta["val"].dim() == 2 and dim in (1, -1)
-        if same is not logs or weight is not None or reduction != 0 or not one_row_each:
+        given = loss.args
+        g, same, labels, weight, reduction, ignored, _ = given
+        one_row_each = logs.meta["val"].dim() == 2 and dim in (1, -1)
+        if _origin(same) is not _origin(logs) or weight is not None or reduction or not one_row_each:
             continue
-        node.replace_all_uses_with(_inlined(graph, node, (g, logs, labels), ignored, kind))
+        rounded = row.meta["val"].dtype
+        node.replace_all_uses_with(_inlined(graph, node, (g, logs, labels), ignored, rounded, kind))
         graph.erase_node(node)
-        if not row.users:
+        while row is not None and not row.users:
+            before = None if row is loss else row.all_input_nodes[0]
             graph.erase_node(row)
+            row = before
 
 
-def gradient(g: Tensor, logs: Tensor, labels: Tensor, ignored: int, kind: torch.dtype) -> Tensor:
-    """By the logits (N, C), whose log-softmax is `logs`, where the losses have gradients g (N)."""
+def _origin(node: fx.Node) -> fx.Node:
+    """What a node was before it was copied or rounded."""
+    while node.target in (_A.detach.default, _A.alias.default, _A._to_copy.default):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def gradient(
+    g: Tensor, logs: Tensor, labels: Tensor, ignored: int, rounded: torch.dtype, kind: torch.dtype
+) -> Tensor:
+    """By the logits (N, C), whose log-softmax is `logs`, where the losses have gradients g (N).
+
+    Those are rounded as autograd rounds them; all else is done in single precision, as it does.
+    """
+    logs = logs.to(torch.promote_types(logs.dtype, torch.float32))
     classes = torch.arange(logs.shape[1], device=logs.device)
     there = (classes == labels.unsqueeze(1)).to(logs.dtype)
-    counted = torch.where(labels == ignored, torch.zeros_like(g), g)
+    counted = torch.where(labels == ignored, torch.zeros_like(g), g).to(rounded).to(logs.dtype)
     return ((logs.exp() - there) * counted.unsqueeze(1)).to(kind)
 
 

@@ -89,8 +89,10 @@ class Outer:
             left, right = left.transpose(0, 1), right.transpose(0, 1)
         left, right, into = left.flatten(0, 1).t(), right.flatten(0, 1), into.view(len(into), -1)
         m, n = into.shape  # without features of zeros
-        if left.dtype in _SCALED and left.is_cuda:
-            add_halves(into, left[:m], right[:, :n])
+        if left.dtype in _SCALED and left.is_cuda and (m, n) == (len(left), right.shape[1]):
+            add_halves(into, left, right)
+        elif left.dtype in _SCALED and left.is_cuda:  # cuBLAS is slower without those zeros
+            into += torch.mm(left, right, out_dtype=torch.float32)[:m, :n]
         else:
             add_product_(into, wide(left)[:m], wide(right)[:, :n])
 
