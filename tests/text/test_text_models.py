@@ -216,9 +216,9 @@ def test_labels_and_strategies_are_checked() -> None:
 
 
 def test_lengths_are_rounded_up_to_few() -> None:
-    def length(tokens: int, most: int | None, parts: int = 8) -> int:
+    def length(tokens: int, most: int | None) -> int:
         row = {"input_ids": [1] * tokens, "labels": 0}
-        return int(Collate(0, most, parts)([row])["input_ids"].shape[1])
+        return int(Collate(0, most)([row])["input_ids"].shape[1])
 
     assert [length(x, None) for x in (1, 2, 3, 67)] == [2, 2, 4, 68]
     assert [length(x, 512) for x in (1, 9, 33, 64, 65, 67, 129, 300)] == [
@@ -233,4 +233,3 @@ def test_lengths_are_rounded_up_to_few() -> None:
     ]
     assert [length(x, 70) for x in (64, 65, 70)] == [64, 70, 70]
     assert length(1000, 70) == 1000  # never cut here
-    assert [length(x, 100, 2) for x in (1, 9, 17, 32, 33, 65)] == [8, 16, 32, 32, 64, 100]

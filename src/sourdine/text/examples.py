@@ -54,18 +54,17 @@ class Collate:
     """Token ids to tensors, padded to the longest text of the batch, rounded up.
 
     most: the stated length, where every new shape takes seconds (sgd/graphs.py): then lengths are
-    rounded up to parts of a power of two, 8 tokens at least, but not beyond it. In halves, lengths are
-    8, 16, 32, 64 and so on; in eighths, multiples of 8, from 64 on of 16, from 128 on of 32.
+    rounded up to multiples of 8, from 64 on of 16, from 128 on of 32 and so on, but not beyond it.
     """
 
-    def __init__(self, padding: int, most: int | None = None, parts: int = 8) -> None:
-        self.padding, self.most, self.parts = padding, most, parts
+    def __init__(self, padding: int, most: int | None = None) -> None:
+        self.padding, self.most = padding, most
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         longest = max(len(row["input_ids"]) for row in rows)
         longest = max(1, -(-longest // _PAD_TO)) * _PAD_TO
         if self.most is not None:
-            step = max(_FEW, (1 << (longest - 1).bit_length()) // self.parts)
+            step = max(_FEW, (1 << (longest - 1).bit_length()) // 8)
             longest = max(longest, min(self.most, -(-longest // step) * step))
         batch = {"labels": torch.tensor([row["labels"] for row in rows])}
         for name in rows[0].keys() - {"labels"}:

@@ -26,7 +26,6 @@ from sourdine.text.releases import Confusion, first_rows
 from sourdine.text.tasks import Classify, OnFeatures
 
 _SHOWN = 20  # so many times epsilon is worked out while it grows
-_MANY_STEPS = 1000  # in which padding costs more than graphs of further shapes
 
 
 class Learning:
@@ -95,8 +94,7 @@ class Learning:
         rows = goal.examples(ready.tokenizer, corpus.texts, labels, ready.plan.max_length)
         by_graphs = self.budget is not None and graphs_on(self._device) is not None
         most = ready.plan.max_length if by_graphs else None
-        parts = 8 if ready.plan.steps >= _MANY_STEPS else 2
-        collate = Collate(ready.tokenizer.pad_token_id, most, parts)
+        collate = Collate(ready.tokenizer.pad_token_id, most)
         if ready.plan.strategy.name != "head":
             return rows, collate
         frozen = cached_features(
