@@ -1,0 +1,233 @@
+"""Differentially private instance encoding: noisy vectors of private records, to train on anywhere.
+
+    encoder = InstanceEncoder(features, Budget(8, 1e-5, adjacency="replace-one"), classes=("0", "1"),
+                              map=pca(public, 32))
+    encodings = encoder.encode(texts, labels)
+
+Each record becomes a vector of bounded size (encoding/vectors.py) by functions that are public: an
+encoder that was never trained on the private text, a map from public text, a clip. Noise is added once,
+and everything after it (mixing, masks, any number of epochs and models) is post-processing.
+
+Modes:
+- `Local`: each record gets its own noise. Nobody has to be trusted to mix. The default.
+- `Central`: T rows that mix k records each, and noise on the mixtures. The owner is trusted; the noise
+  is paid for by the largest column of the mixing matrix (encoding/noises.py).
+- `Secret`: rows of records drawn by secret coins (encoding/mixing.py), under zero-out only, with
+  Gaussian noise and the label inside.
+
+Guarantee: the encodings are (epsilon, delta)-DP for one record under the budget's adjacency; how many
+records there are is public. The whole cost is charged before anything is drawn, and the plan does not
+depend on any record. An encoder that was trained on the private text is a release of its own: give its
+event as `tuned`, which is charged along, or do not use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sourdine import checks
+from sourdine.accounting import least_noise
+from sourdine.budget import Budget
+from sourdine.encoding.encodings import Encodings
+from sourdine.encoding.labels import Inside, Labels, Public, Randomized, places, unbiased
+from sourdine.encoding.maps import Map
+from sourdine.encoding.mixing import Mixing, PoissonRows, draw_mixing
+from sourdine.encoding.noises import ONCE, Columns, Gaussian, Noise
+from sourdine.encoding.vectors import Floats, Shape, checked, indicators, joined
+from sourdine.errors import InputError
+from sourdine.events import Event, compose
+from sourdine.ledger import Ledger
+from sourdine.rng import Source, secure
+
+Features = Callable[[Sequence[str]], Floats]
+
+
+@dataclass(frozen=True)
+class Local:
+    """Each record by itself, once."""
+
+    name = "local"
+
+
+@dataclass(frozen=True)
+class Central:
+    """`outputs` mixtures of `mixed` records each; as many as there are records by default."""
+
+    mixed: int = 4
+    outputs: int | None = None
+    even: bool = False
+    name = "central"
+
+
+@dataclass(frozen=True)
+class Secret:
+    """`outputs` rows of about `mixed` records each, drawn by coins that nobody sees."""
+
+    mixed: int = 4
+    outputs: int | None = None
+    name = "secret selection"
+
+
+Mode = Local | Central | Secret
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is settled before a record is looked at; `event` is what is charged."""
+
+    shape: Shape
+    scale: float
+    flip: float
+    columns: Columns
+    event: Event
+    mixing: Mixing | PoissonRows | None
+
+
+class InstanceEncoder:
+    """See the top of this file.
+
+    features: from texts to an array with a row for each; public and frozen. classes: all labels that
+    there may be, known without the records. map: fewer dimensions, from public text (encoding/maps.py).
+    clip: the largest norm of a record after the map, by default 1. labels: Inside, Randomized, Public.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        budget: Budget | Ledger,
+        *,
+        classes: Sequence[str],
+        map: Map | None = None,  # noqa: A002 (what it is called everywhere)
+        clip: float = 1.0,
+        labels: Labels | None = None,
+        mode: Mode | None = None,
+        noise: Noise | None = None,
+        tuned: Event | None = None,
+        source: Source | None = None,
+    ) -> None:
+        self.ledger = budget if isinstance(budget, Ledger) else Ledger(None, budget)
+        self.budget = self.ledger.budget
+        if self.budget.unit != "example":
+            raise InputError(
+                "encodings protect one record each; give a budget per example, and at most one record "
+                "for each person."
+            )
+        places([], classes)  # refuses labels that are none
+        self.features, self.map, self.classes = features, map, tuple(classes)
+        self.clip = checks.positive("clip", clip)
+        self.labels, self.mode = labels or Randomized(), mode or Local()
+        self.noise = noise or Gaussian()
+        self.tuned, self.source = tuned, source or secure()
+        if isinstance(self.mode, Secret):
+            self._check_secret()
+
+    def _check_secret(self) -> None:
+        if self.budget.adjacency != "zero-out":
+            raise InputError(
+                "rows by secret coins are accounted for under zero-out; give a budget with it."
+            )
+        if not isinstance(self.noise, Gaussian):
+            raise InputError(
+                "rows by secret coins are accounted for with Gaussian noise; leave noise out."
+            )
+        if not isinstance(self.labels, Inside):
+            raise InputError(
+                "with rows by secret coins labels lie inside the vectors, labels=Inside(): beside them "
+                "they would show who is in a row."
+            )
+
+    def plan(self, records: int, dimension: int) -> Plan:
+        """What will be charged for so many records with so many features each."""
+        records = checks.whole("records", records)
+        inside = self.labels.weight * self.clip if isinstance(self.labels, Inside) else 0.0
+        shape = Shape(dimension, self.clip, self.noise.clips, len(self.classes), inside)
+        flip = 0.0
+        beside = [] if self.tuned is None else [self.tuned]
+        if isinstance(self.labels, Randomized):
+            flip = self.labels.flip(self.budget, len(self.classes))
+            beside.append(self.labels.cost(flip, len(self.classes), self.budget.adjacency))
+        other = compose(beside) if beside else None
+        if isinstance(self.mode, Secret):
+            return self._secret_plan(self.mode, records, shape, other)
+        mixing, columns = None, ONCE
+        if isinstance(self.mode, Central):
+            rows = self.mode.outputs or records
+            mixing = draw_mixing(records, rows, self.mode.mixed, self.source, even=self.mode.even)
+            columns = mixing.columns()
+        scale = self.noise.scale(self.budget, shape, columns, other)
+        own = self.noise.event(scale, shape, self.budget.adjacency, columns)
+        return Plan(shape, scale, flip, columns, compose([own, *beside]), mixing)
+
+    def _secret_plan(self, mode: Secret, records: int, shape: Shape, beside: Event | None) -> Plan:
+        rate = min(1.0, mode.mixed / records)
+        rows = PoissonRows(records, mode.outputs or records, rate)
+
+        def event(multiplier: float) -> Event:
+            own = rows.event(multiplier)
+            return own if beside is None else own + beside
+
+        multiplier = least_noise(self.budget, event) * (1 + 1e-4)
+        scale = multiplier * rows.weight * shape.moved("zero-out")
+        return Plan(shape, scale, 0.0, Columns(rows.weight, rows.weight), event(multiplier), rows)
+
+    def encode(self, texts: Sequence[str], labels: Sequence[str]) -> Encodings:
+        """Charges the ledger, then encodes; a text whose label is none of the classes has none."""
+        if len(texts) != len(labels):
+            raise InputError(f"there are {len(texts)} texts, but {len(labels)} labels.")
+        return self.encode_features(self.features(texts), labels)
+
+    def encode_features(self, features: Floats, labels: Sequence[str]) -> Encodings:
+        """The same for features that were made before, by the public encoder."""
+        rows = checked(np.asarray(features), "features")
+        if len(rows) != len(labels):
+            raise InputError(f"there are features of {len(rows)} records, but {len(labels)} labels.")
+        if self.map is not None:
+            with np.errstate(all="ignore"):  # what is not finite is made zero when it is clipped
+                rows = self.map(rows)
+        targets = places(labels, self.classes)
+        plan = self.plan(len(rows), rows.shape[1])
+        self.ledger.charge(plan.event, f"encoding, {self.mode.name}", source=self.source.kind)
+        return self._drawn(rows, targets, plan)
+
+    def _drawn(
+        self, rows: Floats, targets: np.ndarray[tuple[int], np.dtype[np.int64]], plan: Plan
+    ) -> Encodings:
+        """What was charged for is drawn here, and nowhere else."""
+        count, mixing = len(self.classes), plan.mixing
+        inside = isinstance(self.labels, Inside)
+        exact = joined(rows, targets if inside else None, plan.shape)
+        beside: Floats | None = None
+        if isinstance(self.labels, Randomized):
+            answers = self.labels.answers(targets, plan.flip, count, self.source)
+            beside = unbiased(answers, plan.flip, count)
+        elif isinstance(self.labels, Public):
+            beside = indicators(targets, count)
+        if isinstance(mixing, Mixing):
+            exact = mixing.mix(exact)
+            beside = None if beside is None else mixing.mix(beside)
+        elif isinstance(mixing, PoissonRows):
+            exact = mixing.mix(exact, self.source)
+        noisy = self.noise.add(exact, plan.scale, self.source)
+        dimension = plan.shape.dimension
+        if beside is None:
+            beside = noisy[:, dimension:] / plan.shape.weight
+        return Encodings(
+            noisy[:, :dimension],
+            beside,
+            self.classes,
+            self.noise.variance(plan.scale, plan.shape),
+            self.map,
+            {
+                "mode": self.mode.name,
+                "noise": self.noise.name,
+                "scale": plan.scale,
+                "clip": self.clip,
+                "labels": self.labels.said,
+                "mixed": getattr(self.mode, "mixed", 1),
+                "adjacency": self.budget.adjacency,
+                "source": self.source.kind,
+            },
+        )
