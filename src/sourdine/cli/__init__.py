@@ -22,6 +22,7 @@ from sourdine.cli import (
     calibrate,
     compare,
     demo,
+    encode,
     extract,
     fetch,
     figures,
@@ -47,6 +48,7 @@ app.command("account")(account.account)
 app.command("audit")(audit.audit)
 app.command("calibrate")(calibrate.calibrate)
 app.command("compare", cls=compare.SeveralValues)(compare.compare)
+app.command("encode")(encode.encode)
 app.command("fetch")(fetch.fetch)
 app.command("figures")(figures.figures)
 app.command("query")(query.query)

@@ -1,0 +1,305 @@
+"""`sourdine encode`: private records as noisy vectors, to be handed on and trained on anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+from sourdine import checks
+from sourdine.budget import Budget
+from sourdine.cli.options import (
+    Config,
+    Data,
+    Delta,
+    Device,
+    Encoding,
+    Json,
+    Label,
+    Model,
+    Text,
+    import_text,
+    listed,
+    print_json,
+    whole,
+)
+from sourdine.cli.train import Tell, progress
+from sourdine.digits import above
+from sourdine.errors import InputError
+
+if TYPE_CHECKING:
+    from sourdine.data.corpus import Corpus
+    from sourdine.encoding.encoder import InstanceEncoder, Mode
+    from sourdine.encoding.encodings import Encodings
+    from sourdine.encoding.labels import Labels
+    from sourdine.encoding.maps import Map
+
+_SHORT = 0.02  # of public vectors; all others are as long as the clip
+
+
+def encode(
+    data: Data,
+    text: Text = None,
+    label: Label = None,
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="The classes, with commas; known without the data.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget.")] = None,
+    delta: Delta = 1e-6,
+    public: Annotated[
+        str | None, typer.Option("--public", help="Public texts of the same kind, for map and clip.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A new folder; notes-encoded for notes.csv.")
+    ] = None,
+    label_privacy: Annotated[
+        str, typer.Option("--label-privacy", help="randomized, inside, or public: not protected.")
+    ] = "randomized",
+    share: Annotated[
+        float, typer.Option("--label-share", help="Of epsilon, for randomized labels.")
+    ] = 0.3,
+    mode: Annotated[
+        str, typer.Option("--mode", help="local, central or secret; texthide and paper: NOT private.")
+    ] = "local",
+    noise: Annotated[
+        str, typer.Option("--noise", help="gaussian, laplace, 'laplace, l1 clip', 'laplace, radial'.")
+    ] = "gaussian",
+    dimension: Annotated[
+        float | None, typer.Option("--dimension", help="Of the vectors, by --map; 32.")
+    ] = None,
+    map: Annotated[  # noqa: A002
+        str, typer.Option("--map", help="pca, random, autoencoder, or none: all dimensions.")
+    ] = "pca",
+    clip: Annotated[
+        float | None, typer.Option("--clip", help="Largest norm; from the public texts if not given.")
+    ] = None,
+    mixed: Annotated[float, typer.Option("--mixed", help="Records in a mixture.")] = 4,
+    outputs: Annotated[float | None, typer.Option("--outputs", help="Mixtures to make.")] = None,
+    adjacency: Annotated[
+        str, typer.Option("--adjacency", help="replace-one or zero-out.")
+    ] = "replace-one",
+    model: Model = None,
+    encoding: Encoding = "utf-8",
+    device: Device = None,
+    json: Json = False,
+    config: Config = None,
+) -> None:
+    """Encode private texts as vectors with noise; the folder can be checked by a stranger.
+
+    The encoder is public and frozen. Map and clip come from --public texts, never from the data. What
+    is made of the encodings afterwards costs nothing more.
+
+    Example: `sourdine encode notes.csv --text note --label diagnosis --labels yes,no --epsilon 8
+    --public abstracts.csv`
+    """
+    if mode not in ("local", "central", "secret", "texthide", "paper"):
+        raise InputError(f"the mode is local, central, secret, texthide or paper, not {mode!r}.")
+    if (epsilon is None) != (mode == "texthide"):
+        raise InputError(
+            "TextHide has no epsilon; leave --epsilon out."
+            if mode == "texthide"
+            else "give --epsilon, the budget; 8 is usual for noise on single records."
+        )
+    classes = listed(labels)
+    if not classes:
+        raise InputError("name the classes with --labels yes,no: they must be known without the data.")
+    import_text()
+    from sourdine.data.corpus import read_corpus  # noqa: PLC0415
+
+    folder = out or Path(f"{Path(data).name.split('.')[0]}-encoded")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} is there already; name a new folder with --out.")
+    corpus = read_corpus(data, text=text, label=label, encoding=encoding)
+    with progress(not json) as tell:
+        read = _reader(model, device, tell)
+        known = None
+        if public is not None:
+            others = read_corpus(
+                public, text=list(corpus.text), label=None, user=None, encoding=encoding
+            )
+            _check_apart(corpus, others)
+            known = read(others.texts)
+        found: dict[str, Any]
+        if mode in ("texthide", "paper"):
+            found = _plain(mode, epsilon, delta, corpus, classes, read, mixed, outputs, folder)
+        else:
+            if known is None:
+                raise InputError(
+                    "give public texts of the same kind with --public: mean, directions and length of "
+                    "vectors are taken from them, as the private ones must not be asked."
+                )
+            budget = Budget(epsilon or 0.0, delta, adjacency=adjacency)
+            checks.delta(delta, len(corpus))
+            chosen = _map(map, known, whole("dimension", dimension))
+            sizes = np.linalg.norm(chosen(known), axis=1)
+            encoder = _encoder(
+                budget, folder, classes, chosen, clip or float(np.quantile(sizes, _SHORT)),
+                _labels(label_privacy, share), _mode(mode, mixed, outputs), noise,
+            )  # fmt: skip
+            found = _private(encoder, corpus, read, folder, model)
+    _say(found, folder, json)
+
+
+def _reader(model: str | None, device: str | None, tell: Tell | None) -> Any:
+    """From texts to the features of a frozen encoder."""
+    from sourdine.text.examples import Collate, features, tokenized  # noqa: PLC0415
+    from sourdine.text.machine import device_of  # noqa: PLC0415
+    from sourdine.text.models import Classifier, load_encoder  # noqa: PLC0415
+    from sourdine.text.prepared import default_model  # noqa: PLC0415
+
+    encoder, tokenizer, pooling = load_encoder(model or default_model())
+    network = Classifier(encoder, 2, pooling).to(device_of(device))
+    most = min(128, getattr(encoder.config, "max_position_embeddings", None) or 128)
+
+    def read(texts: tuple[list[str], ...]) -> Any:
+        rows = tokenized(tokenizer, texts, [0] * len(texts[0]), most)
+        heard = (
+            (lambda done: None) if tell is None else lambda done: tell("reading", done, len(rows), None)
+        )
+        collate = Collate(tokenizer.pad_token_id)
+        return features(network, rows, collate, tell=heard).double().numpy()
+
+    return read
+
+
+def _check_apart(corpus: Corpus, others: Corpus) -> None:
+    """Public texts among the private ones would show in the map."""
+    own = set(zip(*corpus.texts, strict=True))
+    same = sum(row in own for row in zip(*others.texts, strict=True))
+    if same:
+        raise InputError(
+            f"{same} of the public texts are among the private ones: a map made from them would show "
+            "those. Take public texts that have none of them."
+        )
+
+
+def _map(kind: str, public: Any, dimension: int | None) -> Map:
+    from sourdine.encoding import maps  # noqa: PLC0415
+
+    makers = {
+        "pca": maps.pca,
+        "random": maps.random_projection,
+        "autoencoder": maps.autoencoder,
+    }
+    if kind == "none":
+        if dimension is not None:
+            raise InputError("--map none keeps all dimensions; leave --dimension out.")
+        return maps.whole(public)
+    if kind not in makers:
+        raise InputError(f"the map is pca, random, autoencoder or none, not {kind!r}.")
+    return makers[kind](public, dimension or min(32, public.shape[1]))
+
+
+def _labels(kind: str, share: float) -> Labels:
+    from sourdine.encoding.labels import LABELS, Randomized  # noqa: PLC0415
+
+    if kind not in LABELS:
+        raise InputError(f"labels are randomized, inside or public, not {kind!r}.")
+    return Randomized(share) if kind == "randomized" else LABELS[kind]()
+
+
+def _mode(kind: str, mixed: float, outputs: float | None) -> Mode:
+    from sourdine.encoding.encoder import Central, Local, Secret  # noqa: PLC0415
+
+    if kind == "local":
+        return Local()
+    made = Central if kind == "central" else Secret
+    return made(checks.whole("mixed", mixed), whole("outputs", outputs))
+
+
+def _encoder(
+    budget: Budget,
+    folder: Path,
+    classes: Any,
+    chosen: Map,
+    clip: float,
+    labels: Labels,
+    mode: Mode,
+    noise: str,
+) -> InstanceEncoder:
+    from sourdine.encoding.encoder import InstanceEncoder  # noqa: PLC0415
+    from sourdine.encoding.noises import NOISES  # noqa: PLC0415
+    from sourdine.ledger import Ledger  # noqa: PLC0415
+
+    if noise not in NOISES:
+        raise InputError(f"the noise is one of {'; '.join(NOISES)}, not {noise!r}.")
+    folder.mkdir(parents=True, exist_ok=True)
+    return InstanceEncoder(
+        lambda texts: np.zeros((len(texts), 1)),  # features are made before, with progress
+        Ledger(folder / "ledger.sqlite", budget, lazy=True),
+        classes=classes,
+        map=chosen,
+        clip=clip,
+        labels=labels,
+        mode=mode,
+        noise=NOISES[noise](),
+    )
+
+
+def _private(
+    encoder: InstanceEncoder, corpus: Corpus, read: Any, folder: Path, model: str | None
+) -> dict[str, Any]:
+    from sourdine.data.fingerprint import fingerprint  # noqa: PLC0415
+    from sourdine.encoding.release import About, seal  # noqa: PLC0415
+    from sourdine.text.prepared import default_model  # noqa: PLC0415
+    from sourdine.text.run import named_base  # noqa: PLC0415
+
+    made = encoder.encode_features(read(corpus.texts), corpus.labels or [])
+    base = named_base(model or default_model())
+    about = About(fingerprint(corpus.table()), len(corpus), corpus.text, corpus.label, base)
+    promise = seal(folder, made, encoder, about).document["guarantee"]
+    names = ("epsilon", "epsilon_lower", "delta", "unit", "adjacency", "mu")
+    return {"private": True, **{name: promise[name] for name in names}, **_about(made)}
+
+
+def _plain(
+    mode: str,
+    epsilon: float | None,
+    delta: float,
+    corpus: Corpus,
+    classes: Any,
+    read: Any,
+    mixed: float,
+    outputs: float | None,
+    folder: Path,
+) -> dict[str, Any]:
+    from sourdine.encoding.labels import places  # noqa: PLC0415
+    from sourdine.encoding.paper import Paper  # noqa: PLC0415
+    from sourdine.encoding.release import write_plain  # noqa: PLC0415
+    from sourdine.encoding.texthide import TextHide  # noqa: PLC0415
+
+    scheme: TextHide | Paper
+    if mode == "texthide":
+        scheme = TextHide(mixed=checks.whole("mixed", mixed))
+    else:
+        scheme = Paper(epsilon or 0.0, delta, mixed=checks.whole("mixed", mixed))
+    rows, targets = read(corpus.texts), places(corpus.labels or [], classes)
+    made = scheme.encode(rows, targets, tuple(classes), outputs=whole("outputs", outputs))
+    write_plain(folder, made)
+    return {"private": False, **_about(made)}
+
+
+def _about(made: Encodings) -> dict[str, Any]:
+    return {"encodings": len(made), "dimension": made.vectors.shape[1], **made.about}
+
+
+def _say(found: dict[str, Any], folder: Path, json: bool) -> None:
+    if json:
+        print_json({"folder": str(folder), **found})
+        return
+    size = f"{found['encodings']} vectors of {found['dimension']} numbers"
+    if not found["private"]:
+        print(f"encoded WITHOUT a guarantee ({found['privacy']}): {size}")
+        if "guarantee" in found:
+            print(found["guarantee"])
+        print(f"they lie in {folder}, without a certificate")
+        return
+    print(
+        f"encoded: {size}, epsilon <= {above(found['epsilon'])} at delta = {found['delta']:g} per "
+        f"{found['unit']} ({found['adjacency']})"
+    )
+    print(f"labels {found['labels']}; {found['noise']} noise of scale {found['scale']:.4g}")
+    print(f"they lie in {folder}: report.html is for people")
+    print(f"check them: sourdine verify {folder}")
