@@ -117,7 +117,7 @@ def encode(
         known = None
         if public is not None:
             others = read_corpus(
-                public, text=list(corpus.text), label=None, user=None, encoding=encoding
+                public, text=list(corpus.text), label=None, encoding=encoding, labelled=False
             )
             _check_apart(corpus, others)
             known = read(others.texts)

@@ -137,7 +137,8 @@ def _readme(document: Mapping[str, Any], encodings: Encodings) -> str:
     return (
         f"# Private encodings\n\n{len(encodings)} vectors of {encodings.vectors.shape[1]} numbers. "
         f"Epsilon is at most {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
-        f"{promise['unit']} ({promise['adjacency']}); whatever is made of them costs no more.\n\n{about}\n"
+        f"{promise['unit']} ({promise['adjacency']}); whatever is made of them costs "
+        f"no more.\n\n{about}\n"
         "```python\nfrom sourdine.encoding import Encodings, noise_aware\n\n"
         'encodings = Encodings.load("this folder")\nhead = noise_aware(encodings)\n'
         "scores = head.scores(encodings.seen(features))\n```\n\n"
