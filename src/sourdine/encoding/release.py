@@ -114,7 +114,7 @@ def _draft(encodings: Encodings, encoder: InstanceEncoder, about: About) -> Cert
             "text": list(about.text),
             "label": about.label,
         },
-        model={"base": about.base, "trained": "nothing", "parameters": 0},
+        model={"base": about.base, "trained": "nothing"},
         training={**how, "map": "none" if encodings.map is None else encodings.map.name},
         not_covered=_not_covered(encoder),
     )
