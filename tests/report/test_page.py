@@ -304,7 +304,7 @@ def test_what_cannot_be_recomputed_says_so() -> None:
 
 def test_an_infinite_epsilon_promises_nothing() -> None:
     reader = Reader(page(samples.quick(epsilon=math.inf), None))
-    assert "promises nothing about any one record" in reader.text
+    assert "Nothing is promised about any one record" in reader.text
     assert "learns at most" not in reader.text
 
 

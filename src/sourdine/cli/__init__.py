@@ -21,6 +21,7 @@ from sourdine.cli import (
     audit,
     calibrate,
     compare,
+    decode,
     demo,
     encode,
     extract,
@@ -57,6 +58,7 @@ app.command("train")(train.train)
 app.command("tune")(tune.tune)
 app.command("verify")(verify.verify)
 attack.app.command("extraction")(extract.extraction)
+attack.app.command("encoding")(decode.encoding)
 app.add_typer(attack.app, name="attack", no_args_is_help=True)
 app.add_typer(survey.app, name="survey", no_args_is_help=True)
 app.add_typer(ledger.app, name="ledger", no_args_is_help=True)

@@ -113,7 +113,7 @@ def encode(
         raise InputError(f"{folder} is there already; name a new folder with --out.")
     corpus = read_corpus(data, text=text, label=label, encoding=encoding)
     with progress(not json) as tell:
-        read = _reader(model, device, tell)
+        read = reader(model, device, tell)
         known = None
         if public is not None:
             others = read_corpus(
@@ -142,7 +142,7 @@ def encode(
     _say(found, folder, json)
 
 
-def _reader(model: str | None, device: str | None, tell: Tell | None) -> Any:
+def reader(model: str | None, device: str | None, tell: Tell | None) -> Any:
     """From texts to the features of a frozen encoder."""
     from sourdine.text.examples import Collate, features, tokenized  # noqa: PLC0415
     from sourdine.text.machine import device_of  # noqa: PLC0415

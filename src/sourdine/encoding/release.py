@@ -21,6 +21,7 @@ from sourdine.encoding.labels import Public, Randomized
 from sourdine.errors import SourdineError
 from sourdine.events import compose
 from sourdine.report.page import page
+from sourdine.report.reading import NOTHING_TRAINED
 
 _NOTHING = compose([])
 _NUMBERS = "fp32 noise from 32-bit words of ChaCha20 (Gaussian), fp64 from 53 bits (Laplace), on a grid"
@@ -114,7 +115,7 @@ def _draft(encodings: Encodings, encoder: InstanceEncoder, about: About) -> Cert
             "text": list(about.text),
             "label": about.label,
         },
-        model={"base": about.base, "trained": "nothing"},
+        model={"base": about.base, "trained": NOTHING_TRAINED},
         training={**how, "map": "none" if encodings.map is None else encodings.map.name},
         not_covered=_not_covered(encoder),
     )

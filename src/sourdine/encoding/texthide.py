@@ -43,6 +43,11 @@ class TextHide:
         """n^(k/2), the operations that the authors claim an attacker needs."""
         return math.pow(checks.whole("records", records), self.mixed / 2)
 
+    def draw_masks(self, dimension: int, source: Source | None = None) -> Floats:
+        """The pool of sign masks (m, d), which the owner keeps: a model reads masked features only."""
+        shape = (self.masks, checks.whole("dimension", dimension))
+        return 2.0 * generator(source or secure()).integers(0, 2, shape) - 1
+
     def encode(
         self,
         features: Floats,
@@ -51,9 +56,13 @@ class TextHide:
         *,
         outputs: int | None = None,
         public: Floats | None = None,
+        pool: Floats | None = None,
         source: Source | None = None,
     ) -> Encodings:
-        """So many encodings, as many as records by default; `public`: with features of public text."""
+        """So many encodings, as many as records by default.
+
+        public: features of public text, to mix with. pool: the masks, drawn if not given.
+        """
         rows = checked(features, "features")
         if len(rows) < self.mixed:
             raise InputError(f"{len(rows)} records are too few to mix {self.mixed} of them.")
@@ -70,8 +79,8 @@ class TextHide:
         mixing = Mixing(np.stack(chosen, 1), weights(count, self.mixed, chance), len(every))
         known = np.zeros((len(every), len(classes)))  # public text has no label
         known[: len(rows)] = indicators(labels, len(classes))
-        signs = 2.0 * chance.integers(0, 2, (self.masks, rows.shape[1])) - 1
-        own_signs = signs[chance.integers(0, self.masks, count)]
+        signs = self.draw_masks(rows.shape[1], source) if pool is None else pool
+        own_signs = signs[chance.integers(0, len(signs), count)]
         about = {
             "mode": f"TextHide ({self.masks}, {self.mixed})",
             "privacy": NO_EPSILON,

@@ -48,10 +48,23 @@ def environment() -> Environment:
     )
 
 
+NOTHING_TRAINED = "nothing"
+"""What trains, in the certificate of encodings: an encoder is used as it is."""
+
+
 def subject(certificate: Mapping[str, Any]) -> str:
     """What the run made, in a few words."""
-    base = text(section(certificate, "model"), "base")
-    return "A private text classifier" if base == UNKNOWN else f"A private text classifier from {base}"
+    model = section(certificate, "model")
+    base, made = text(model, "base"), "A private text classifier"
+    if model.get("trained") == NOTHING_TRAINED:
+        made = "Private encodings of texts"
+    return made if base == UNKNOWN else f"{made} from {base}"
+
+
+def named(certificate: Mapping[str, Any]) -> str:
+    """What the run made, where a sentence points to it."""
+    encodings = section(certificate, "model").get("trained") == NOTHING_TRAINED
+    return "these encodings" if encodings else "this model"
 
 
 def looks(certificate: Mapping[str, Any]) -> list[Mapping[str, Any]]:

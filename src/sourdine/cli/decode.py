@@ -1,0 +1,159 @@
+"""`sourdine attack encoding`: what encodings give away about the vectors behind them."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from sourdine.cli.options import (
+    Config,
+    Device,
+    Encoding,
+    Json,
+    Model,
+    Text,
+    import_text,
+    print_json,
+    whole,
+)
+from sourdine.errors import InputError
+
+_SHOWN = 5
+
+
+def encoding(
+    file: Annotated[str, typer.Argument(help="A folder or a file of encodings.")],
+    candidates: Annotated[
+        str, typer.Option("--candidates", help="Texts that it might be: 900 others, or more.")
+    ],
+    public: Annotated[
+        str, typer.Option("--public", help="Public texts of the same kind, for the attacker's frame.")
+    ],
+    truth: Annotated[
+        str | None, typer.Option("--truth", help="The private texts, to say how much is recovered.")
+    ] = None,
+    text: Text = None,
+    sources: Annotated[
+        float | None, typer.Option("--sources", help="Private records, if the file does not say.")
+    ] = None,
+    mixed: Annotated[float | None, typer.Option("--mixed", help="Records in a mixture.")] = None,
+    masks: Annotated[float | None, typer.Option("--masks", help="Sign masks.")] = None,
+    similarity: Annotated[
+        bool, typer.Option("--similarity", help="By a trained network, as Carlini et al. 2020.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="A new file for result.json.")] = None,
+    model: Model = None,
+    encoding: Encoding = "utf-8",
+    device: Device = None,
+    json: Json = False,
+    config: Config = None,
+) -> None:
+    """Recover the vectors behind encodings, and name the candidate that each one is closest to.
+
+    The attacker knows the encoder, how many records there are and how they were mixed, and has public
+    texts. --truth is for the owner: it says how many vectors were found and how many records named.
+
+    Example: `sourdine attack encoding notes-encoded --text note --candidates others.csv --truth notes.csv
+    --public abstracts.csv`
+    """
+    import_text()
+    from sourdine.cli.encode import reader  # noqa: PLC0415
+    from sourdine.data.corpus import read_corpus  # noqa: PLC0415
+    from sourdine.encoding.encodings import Encodings  # noqa: PLC0415
+
+    if out is not None and out.exists():
+        raise InputError(f"{out} is there already; name a new file with --out.")
+    found = Encodings.load(file)
+    names = {"candidates": candidates, "public": public}
+    names |= {} if truth is None else {"truth": truth}
+    texts = {
+        name: read_corpus(path, text=text, label=None, encoding=encoding, labelled=False)
+        for name, path in names.items()
+    }
+    read = reader(model, device, None)
+    seen = {name: found.seen(read(corpus.texts)) for name, corpus in texts.items()}
+    how = {
+        "mixed": whole("mixed", mixed) or int(found.about.get("mixed", 1)),
+        "masks": whole("masks", masks) or int(found.about.get("masks", 1)),
+        "sources": whole("sources", sources) or _sources(found, seen.get("truth")),
+    }
+    guess = _recovered(found, how, seen["public"], similarity)
+    result: dict[str, Any] = {"encodings": len(found), **how, "scheme": str(found.about.get("mode"))}
+    if "truth" in seen:
+        result |= _measured(guess, seen)
+    result["closest"] = _closest(
+        guess, seen, [row[0] for row in zip(*texts["candidates"].texts, strict=True)]
+    )
+    if out is not None:
+        out.write_text(json_module.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if json:
+        print_json(result)
+    else:
+        _say(result)
+
+
+def _sources(found: Any, truth: Any) -> int:
+    if "records" in found.about:
+        return int(found.about["records"])
+    if found.about.get("mixed", 1) == 1:
+        return len(found)
+    if truth is not None:
+        return len(truth)
+    raise InputError("say how many private records there are with --sources; the file does not.")
+
+
+def _recovered(found: Any, how: dict[str, int], public: Any, similarity: bool) -> Any:
+    if how["mixed"] == 1 and how["masks"] == 1:
+        return found.vectors  # each encoding is of one record
+    from sourdine.attacks import mixtures  # noqa: PLC0415
+    from sourdine.attacks import similarity as by_network  # noqa: PLC0415
+
+    attack = by_network.reconstruct if similarity else mixtures.reconstruct
+    return attack(found.vectors, public=public, **how)
+
+
+def _measured(guess: Any, seen: dict[str, Any]) -> dict[str, Any]:
+    from sourdine.attacks.recovered import recovered  # noqa: PLC0415
+
+    result = recovered(guess, seen["truth"], public=seen["public"], distractors=seen["candidates"])
+    return {
+        "matched": result.matched,
+        "identified": result.identified,
+        "chance": result.chance,
+        "records": len(seen["truth"]),
+    }
+
+
+def _closest(guess: Any, seen: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
+    """For the clearest few of the recovered vectors, the candidate that they are closest to."""
+    middle = seen["public"].mean(0)
+    every = seen["candidates"]
+
+    def unit(rows: Any) -> Any:
+        rows = rows - middle
+        return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+    cosines = unit(guess) @ unit(every).T
+    best = cosines.argmax(1)
+    order = np.argsort(-cosines.max(1))[:_SHOWN]
+    return [
+        {"cosine": round(float(cosines[place, best[place]]), 4), "candidate": texts[best[place]]}
+        for place in order
+    ]
+
+
+def _say(result: dict[str, Any]) -> None:
+    print(f"{result['encodings']} encodings of {result['sources']} records ({result['scheme']})")
+    if "matched" in result:
+        count = result["records"]
+        print(f"recovered: {result['matched']:.0%} of {count} vectors, with a cosine of 0.9 or more")
+        print(
+            f"identified: {result['identified']:.1%} of the records; by chance {result['chance']:.2%}"
+        )
+    print("closest candidates:")
+    for row in result["closest"]:
+        print(f"  {row['cosine']:.3f}  {row['candidate'][:90]}")
