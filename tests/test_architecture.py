@@ -102,6 +102,7 @@ MAY_IMPORT = {
         "audit",
         "budget",
         "certificate",
+        "encoding",
         "errors",
         "events",
         "ledger",

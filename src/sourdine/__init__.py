@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sourdine.audit import Finding, check_mechanism
     from sourdine.budget import Budget
     from sourdine.certificate import Certificate, verify
+    from sourdine.encoding import Encodings, InstanceEncoder
     from sourdine.errors import (
         BudgetError,
         CheckError,
@@ -48,12 +49,14 @@ _HOMES = {
     "BudgetError": "sourdine.errors",
     "Certificate": "sourdine.certificate",
     "CheckError": "sourdine.errors",
+    "Encodings": "sourdine.encoding",
     "Engine": "sourdine.sgd",
     "Event": "sourdine.events",
     "Exponential": "sourdine.mechanisms",
     "Finding": "sourdine.audit",
     "Gaussian": "sourdine.mechanisms",
     "InputError": "sourdine.errors",
+    "InstanceEncoder": "sourdine.encoding",
     "Interval": "sourdine.accounting",
     "Laplace": "sourdine.mechanisms",
     "Ledger": "sourdine.ledger",
@@ -88,12 +91,14 @@ __all__ = [
     "BudgetError",
     "Certificate",
     "CheckError",
+    "Encodings",
     "Engine",
     "Event",
     "Exponential",
     "Finding",
     "Gaussian",
     "InputError",
+    "InstanceEncoder",
     "Interval",
     "Laplace",
     "Ledger",

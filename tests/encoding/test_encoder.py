@@ -164,6 +164,23 @@ def test_a_stream_denies_before_it_would_pass_the_cap() -> None:
         Stream(3, cap=0.5).take([0, 0], [0.5, 0.5])  # together one
 
 
+def test_a_stream_is_charged_for_its_cap_and_keeps_to_it() -> None:
+    encoder = made(labels=Public(), mode=Central())
+    stream = encoder.stream(rows(), answers(), cap=0.5)
+    (entry,) = encoder.ledger.history()
+    scale = 2 * math.sqrt(0.5) * gaussian_sigma(8, 1e-5)
+    assert isinstance(entry.event, GaussianEvent)
+    assert entry.event.noise_multiplier == pytest.approx(gaussian_sigma(8, 1e-5), rel=2e-4)
+    found = np.concatenate([stream.row([a, a + 1], [0.5, 0.5]).vectors for a in range(0, 40, 2)])
+    assert found.std() == pytest.approx(scale, rel=0.3)
+    stream.row([0, 1], [0.5, 0.5])
+    with pytest.raises(BudgetError):
+        stream.row([0, 1], [0.5, 0.5])
+    assert len(encoder.ledger.history()) == 1
+    with pytest.raises(InputError, match="Gaussian"):
+        made().stream(rows(), answers(), cap=1.0)
+
+
 # What comes out
 
 

@@ -161,17 +161,27 @@ def factor(
 
 def refined(mixtures: Floats, coefficients: Floats, mixed: int) -> tuple[Floats, Floats]:
     """Vectors by least squares from coefficients and coefficients from vectors, until they stand."""
-    found = np.linalg.lstsq(coefficients, mixtures, rcond=None)[0]
+    found = _explaining(mixtures, coefficients)
     for _ in range(_ROUNDS):
         before = found
         # A heavy column of ones: coefficients that do not sum to one are no reading of a mixture.
         heavy = 10 * np.abs(found).max()
-        loose = _with(mixtures, heavy) @ np.linalg.pinv(_with(found, heavy))
+        loose = _with(mixtures, heavy) @ np.linalg.pinv(_with(found, heavy), rcond=1e-6)
         coefficients = sparse(loose, mixed)
-        found = np.linalg.lstsq(coefficients, mixtures, rcond=None)[0]
+        found = _explaining(mixtures, coefficients)
         if np.linalg.norm(found - before) <= _STILL * np.linalg.norm(found):
             break
     return found, coefficients
+
+
+def _explaining(mixtures: Floats, coefficients: Floats) -> Floats:
+    """Vectors by least squares; one that no mixture uses becomes the mixture that is explained worst."""
+    found: Floats = np.linalg.lstsq(coefficients, mixtures, rcond=None)[0]
+    unused = np.flatnonzero(coefficients.max(axis=0) <= 0)
+    if len(unused):
+        rest = ((mixtures - coefficients @ found) ** 2).sum(axis=1)
+        found[unused] = mixtures[np.argsort(-rest)[: len(unused)]]
+    return found
 
 
 def sparse(coefficients: Floats, mixed: int) -> Floats:

@@ -57,8 +57,8 @@ def encoding(
     The attacker knows the encoder, how many records there are and how they were mixed, and has public
     texts. --truth is for the owner: it says how many vectors were found and how many records named.
 
-    Example: `sourdine attack encoding notes-encoded --text note --candidates others.csv --truth notes.csv
-    --public abstracts.csv`
+    Example: `sourdine attack encoding notes-encoded --text note --candidates others.csv --truth
+    notes.csv --public abstracts.csv`
     """
     import_text()
     from sourdine.cli.encode import reader  # noqa: PLC0415
@@ -113,7 +113,8 @@ def _recovered(found: Any, how: dict[str, int], public: Any, similarity: bool) -
     from sourdine.attacks import similarity as by_network  # noqa: PLC0415
 
     attack = by_network.reconstruct if similarity else mixtures.reconstruct
-    return attack(found.vectors, public=public, **how)
+    sources, mixed, masks = (how[name] for name in ("sources", "mixed", "masks"))
+    return attack(found.vectors, sources=sources, mixed=mixed, masks=masks, public=public)
 
 
 def _measured(guess: Any, seen: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ and everything after it (mixing, masks, any number of epochs and models) is post
 Modes:
 - `Local`: each record gets its own noise. Nobody has to be trusted to mix. The default.
 - `Central`: T rows that mix k records each, and noise on the mixtures. The owner is trusted; the noise
-  is paid for by the largest column of the mixing matrix (encoding/noises.py).
+  is paid for by the largest column of the mixing matrix (encoding/noises.py). `stream` makes such rows
+  one by one, as they are asked for, under a cap on every column.
 - `Secret`: rows of records drawn by secret coins (encoding/mixing.py), under zero-out only, with
   Gaussian noise and the label inside.
 
@@ -32,9 +33,17 @@ from sourdine import checks
 from sourdine.accounting import least_noise
 from sourdine.budget import Budget
 from sourdine.encoding.encodings import Encodings
-from sourdine.encoding.labels import Inside, Labels, Public, Randomized, places, unbiased
+from sourdine.encoding.labels import (
+    Classes,
+    Inside,
+    Labels,
+    Public,
+    Randomized,
+    places,
+    unbiased,
+)
 from sourdine.encoding.maps import Map
-from sourdine.encoding.mixing import Mixing, PoissonRows, draw_mixing
+from sourdine.encoding.mixing import Mixing, PoissonRows, Stream, draw_mixing
 from sourdine.encoding.noises import ONCE, Columns, Gaussian, Noise
 from sourdine.encoding.vectors import Floats, Shape, checked, indicators, joined
 from sourdine.errors import InputError
@@ -142,32 +151,36 @@ class InstanceEncoder:
     def plan(self, records: int, dimension: int) -> Plan:
         """What will be charged for so many records with so many features each."""
         records = checks.whole("records", records)
+        if isinstance(self.mode, Secret):
+            return self._secret_plan(self.mode, records, self._shape(dimension))
+        if isinstance(self.mode, Local):
+            return self._planned(dimension, ONCE, None)
+        rows = self.mode.outputs or records
+        mixing = draw_mixing(records, rows, self.mode.mixed, self.source, even=self.mode.even)
+        return self._planned(dimension, mixing.columns(), mixing)
+
+    def _shape(self, dimension: int) -> Shape:
         inside = self.labels.weight * self.clip if isinstance(self.labels, Inside) else 0.0
-        shape = Shape(dimension, self.clip, self.noise.clips, len(self.classes), inside)
-        flip = 0.0
+        return Shape(dimension, self.clip, self.noise.clips, len(self.classes), inside)
+
+    def _planned(self, dimension: int, columns: Columns, mixing: Mixing | None) -> Plan:
+        """The least noise for which all that is released fits the budget."""
+        shape, flip = self._shape(dimension), 0.0
         beside = [] if self.tuned is None else [self.tuned]
         if isinstance(self.labels, Randomized):
             flip = self.labels.flip(self.budget, len(self.classes))
             beside.append(self.labels.cost(flip, len(self.classes), self.budget.adjacency))
-        other = compose(beside) if beside else None
-        if isinstance(self.mode, Secret):
-            return self._secret_plan(self.mode, records, shape, other)
-        mixing, columns = None, ONCE
-        if isinstance(self.mode, Central):
-            rows = self.mode.outputs or records
-            mixing = draw_mixing(records, rows, self.mode.mixed, self.source, even=self.mode.even)
-            columns = mixing.columns()
-        scale = self.noise.scale(self.budget, shape, columns, other)
+        scale = self.noise.scale(self.budget, shape, columns, compose(beside) if beside else None)
         own = self.noise.event(scale, shape, self.budget.adjacency, columns)
         return Plan(shape, scale, flip, columns, compose([own, *beside]), mixing)
 
-    def _secret_plan(self, mode: Secret, records: int, shape: Shape, beside: Event | None) -> Plan:
+    def _secret_plan(self, mode: Secret, records: int, shape: Shape) -> Plan:
         rate = min(1.0, mode.mixed / records)
         rows = PoissonRows(records, mode.outputs or records, rate)
 
         def event(multiplier: float) -> Event:
             own = rows.event(multiplier)
-            return own if beside is None else own + beside
+            return own if self.tuned is None else own + self.tuned
 
         multiplier = least_noise(self.budget, event) * (1 + 1e-4)
         scale = multiplier * rows.weight * shape.moved("zero-out")
@@ -192,24 +205,38 @@ class InstanceEncoder:
         self.ledger.charge(plan.event, f"encoding, {self.mode.name}", source=self.source.kind)
         return self._drawn(rows, targets, plan)
 
-    def _drawn(
-        self, rows: Floats, targets: np.ndarray[tuple[int], np.dtype[np.int64]], plan: Plan
-    ) -> Encodings:
+    def stream(self, features: Floats, labels: Sequence[str], cap: float) -> Streaming:
+        """Rows one by one, for a cap on the squared coefficients of each record; charged at once."""
+        if not isinstance(self.noise, Gaussian) or not isinstance(self.mode, Central):
+            raise InputError("a stream makes mixtures with Gaussian noise: mode=Central(), no noise=.")
+        rows = checked(np.asarray(features), "features")
+        rows = rows if self.map is None else self.map(rows)
+        targets = places(labels, self.classes)
+        stream = Stream(len(rows), cap)
+        plan = self._planned(rows.shape[1], stream.columns, None)
+        self.ledger.charge(plan.event, "encoding, stream", source=self.source.kind)
+        return Streaming(self, rows, targets, plan, stream)
+
+    def _drawn(self, rows: Floats, targets: Classes, plan: Plan) -> Encodings:
         """What was charged for is drawn here, and nowhere else."""
-        count, mixing = len(self.classes), plan.mixing
-        inside = isinstance(self.labels, Inside)
-        exact = joined(rows, targets if inside else None, plan.shape)
-        beside: Floats | None = None
+        exact, beside = self._exact(rows, targets, plan)
+        if isinstance(plan.mixing, Mixing):
+            exact = plan.mixing.mix(exact)
+            beside = None if beside is None else plan.mixing.mix(beside)
+        elif isinstance(plan.mixing, PoissonRows):
+            exact = plan.mixing.mix(exact, self.source)
+        return self._noised(exact, beside, plan)
+
+    def _exact(self, rows: Floats, targets: Classes, plan: Plan) -> tuple[Floats, Floats | None]:
+        """z for every record without noise, and what is released of labels beside it."""
+        count = len(self.classes)
+        exact = joined(rows, targets if isinstance(self.labels, Inside) else None, plan.shape)
         if isinstance(self.labels, Randomized):
             answers = self.labels.answers(targets, plan.flip, count, self.source)
-            beside = unbiased(answers, plan.flip, count)
-        elif isinstance(self.labels, Public):
-            beside = indicators(targets, count)
-        if isinstance(mixing, Mixing):
-            exact = mixing.mix(exact)
-            beside = None if beside is None else mixing.mix(beside)
-        elif isinstance(mixing, PoissonRows):
-            exact = mixing.mix(exact, self.source)
+            return exact, unbiased(answers, plan.flip, count)
+        return exact, indicators(targets, count) if isinstance(self.labels, Public) else None
+
+    def _noised(self, exact: Floats, beside: Floats | None, plan: Plan) -> Encodings:
         noisy = self.noise.add(exact, plan.scale, self.source)
         dimension = plan.shape.dimension
         if beside is None:
@@ -231,3 +258,19 @@ class InstanceEncoder:
                 "source": self.source.kind,
             },
         )
+
+
+class Streaming:
+    """Mixtures one by one: `row` gives each its own noise, or denies it before the cap is passed."""
+
+    def __init__(
+        self, encoder: InstanceEncoder, rows: Floats, targets: Classes, plan: Plan, stream: Stream
+    ) -> None:
+        self._encoder, self._plan, self.stream = encoder, plan, stream
+        self._exact, self._beside = encoder._exact(rows, targets, plan)
+
+    def row(self, chosen: Sequence[int], coefficients: Sequence[float]) -> Encodings:
+        """One encoding of these records, chosen without a look at them."""
+        mixing = self.stream.take(chosen, coefficients)
+        beside = None if self._beside is None else mixing.mix(self._beside)
+        return self._encoder._noised(mixing.mix(self._exact), beside, self._plan)

@@ -46,7 +46,7 @@ class TextHide:
     def draw_masks(self, dimension: int, source: Source | None = None) -> Floats:
         """The pool of sign masks (m, d), which the owner keeps: a model reads masked features only."""
         shape = (self.masks, checks.whole("dimension", dimension))
-        return 2.0 * generator(source or secure()).integers(0, 2, shape) - 1
+        return np.asarray(2.0 * generator(source or secure()).integers(0, 2, shape) - 1, np.float64)
 
     def encode(
         self,
@@ -64,6 +64,7 @@ class TextHide:
         public: features of public text, to mix with. pool: the masks, drawn if not given.
         """
         rows = checked(features, "features")
+        public = None if public is None else checked(public, "public features")
         if len(rows) < self.mixed:
             raise InputError(f"{len(rows)} records are too few to mix {self.mixed} of them.")
         source = source or secure()
@@ -71,10 +72,11 @@ class TextHide:
         rounds = math.ceil(count / len(rows))
         chosen = [np.tile(np.arange(len(rows)), rounds)[:count]]
         for place in range(1, self.mixed):
-            pool = rows if public is None or place % 2 == 0 else checked(public, "public features")
-            drawn = [chance.permutation(len(pool)) for _ in range(math.ceil(count / len(pool)))]
+            mine = public is None or place % 2 == 0
+            there = len(rows) if public is None or mine else len(public)
+            drawn = [chance.permutation(there) for _ in range(math.ceil(count / there))]
             own = np.concatenate(drawn)[:count]
-            chosen.append(own if pool is rows else own + len(rows))
+            chosen.append(own if mine else own + len(rows))
         every = rows if public is None else np.concatenate([rows, public])
         mixing = Mixing(np.stack(chosen, 1), weights(count, self.mixed, chance), len(every))
         known = np.zeros((len(every), len(classes)))  # public text has no label

@@ -1,0 +1,3 @@
+"""stub"""
+
+from sourdine.attacks.mixtures import reconstruct as reconstruct
