@@ -37,7 +37,9 @@ RELEASES = [
 ]
 
 
-def encode(private: Any, rng: Any, rows: int, mixed: int, masks: int, shared: float, fresh: float) -> Any:
+def encode(
+    private: Any, rng: Any, rows: int, mixed: int, masks: int, shared: float, fresh: float
+) -> Any:
     """Rows of mask * (mixture + noise), as TextHide draws them: lambda = |g| / sum |g|."""
     count, width = private.shape
     weights = np.zeros((rows, count))
@@ -61,8 +63,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="releases whose name holds this")
     asked = parser.parse_args()
-    features = np.unique(np.load(asked.features).astype(np.float64), axis=0)  # a copy would be on two sides
-    print(f"{asked.attack}: {asked.sources} private vectors, {asked.mixed} mixed, {asked.rows} encodings")
+    features = np.unique(
+        np.load(asked.features).astype(np.float64), axis=0
+    )  # a copy would be on two sides
+    print(
+        f"{asked.attack}: {asked.sources} private vectors, {asked.mixed} mixed, {asked.rows} encodings"
+    )
     print("| release | seed | matched | mean cosine | identified | chance | seconds |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, masks, shared, fresh in RELEASES:

@@ -125,7 +125,6 @@ def utility(task: Task, scheme: str, epsilon: float, seed: int) -> dict[str, flo
 def attack(task: Task, scheme: str, epsilon: float, seed: int) -> dict[str, float]:
     from sourdine.attacks.mixtures import reconstruct
     from sourdine.attacks.recovered import recovered
-
     from sourdine.rng import seeded
 
     order = np.random.default_rng(100 + seed).permutation(len(task.train))

@@ -129,7 +129,7 @@ def test_local(noise: Noise, labels: Labels, adjacency: str) -> None:
 
     def found(claim: Event, seed: int) -> Any:
         # A ledger that lets itself be charged again and again: each draw is one release of the check.
-        made = encoder(Budget(1e6, 1e-5, adjacency=adjacency), seed, noise=noise, labels=labels)
+        made = encoder(Budget(1e6, 1e-7, adjacency=adjacency), seed, noise=noise, labels=labels)
         made.plan = lambda records, dimension: plan  # type: ignore[method-assign]
         return check_mechanism(
             lambda record: record,

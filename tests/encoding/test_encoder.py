@@ -300,3 +300,5 @@ def test_refused_too() -> None:
         made().encode_features(np.zeros(3), answers(3))
     with pytest.raises(InputError):
         draw_mixing(3, 5, 4)
+    with pytest.raises(InputError, match="delta"):
+        made(Budget(1, 0.1, adjacency="replace-one")).encode_features(rows(), answers())

@@ -9,7 +9,7 @@ texts from the same encoder. N is nothing (TextHide), or one draw for all (the l
 instance encoding), or fresh for each encoding, which alone is a Gaussian mechanism.
 
 1. Masks. Vectors of one encoder share a mean, so that encodings of one mask crowd in one direction:
-   k-means with m centres finds who has the same mask. Cluster c has the covariance D_c S D_c, with D_c
+   clustering by direction finds who has the same mask. Cluster c has the covariance D_c S D_c, with D_c
    its mask as a diagonal and S common to all: in the product of two such matrices, entry by entry,
    (D_a S D_a) o (D_b S D_b) = D_ab (S o S) D_ab, D_ab = D_a D_b. S o S has no negative entry, so its
    first eigenvector has no negative entry either (Perron), and the signs of the first eigenvector of
@@ -34,7 +34,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import linalg
+from scipy.cluster import hierarchy
 
 from sourdine import checks
 from sourdine.attacks.target import Floats
@@ -44,8 +44,10 @@ from sourdine.rng import Source, secure
 Whole = np.ndarray[Any, np.dtype[np.int64]]
 FEWEST = 100
 """Public vectors below which their mean and covariance say too little."""
-_STARTS = 20
-"""Runs of k-means, of which the tightest is kept."""
+_SMALL = 4
+"""Centres of k-means for each mask: with one each, two masks often share a centre and none finds out."""
+_STARTS = 4
+"""Where the climb to the largest third moments begins; one in three ends on a lower hill."""
 _ROUNDS = 100
 _STILL = 1e-6
 """Relative change below which an iteration has come to rest."""
@@ -127,8 +129,7 @@ def matrix(name: str, values: Floats) -> Floats:
 def unmask(encodings: Floats, masks: int, public: Floats, rng: np.random.Generator) -> Floats:
     """Encodings without their masks, in the public frame up to one sign for all (see `placed`)."""
     place = _clusters(encodings, masks, rng)
-    groups = [encodings[place == one] for one in np.unique(place)]
-    place = np.unique(place, return_inverse=True)[1]
+    groups = [encodings[place == one] for one in range(place.max() + 1)]
     centres = np.array([group.mean(axis=0) for group in groups])
     means = np.array([_unit(np.outer(centre, centre)) for centre in centres])
     shapes = np.array([_unit(np.cov(group.T, bias=True)) for group in groups])
@@ -230,20 +231,24 @@ def denoised(found: Floats, coefficients: Floats, noise: float, public: Floats) 
 
 
 def _clusters(encodings: Floats, masks: int, rng: np.random.Generator) -> Whole:
-    """Which encodings share a mask, by k-means on the sphere."""
+    """Which encodings share a mask: small clusters by k-means, then those whose centres point alike."""
     from sklearn.cluster import KMeans  # noqa: PLC0415
 
     norms = np.linalg.norm(encodings, axis=1, keepdims=True)
-    model = KMeans(masks, n_init=_STARTS, random_state=int(rng.integers(2**31)))
-    place: Whole = model.fit(encodings / np.maximum(norms, 1e-300)).labels_
-    return place
+    points = encodings / np.maximum(norms, 1e-300)
+    small = min(_SMALL * masks, len(np.unique(points, axis=0)))
+    model = KMeans(small, n_init=1, random_state=int(rng.integers(2**31))).fit(points)
+    place: Whole = model.labels_
+    if small > masks:
+        tree = hierarchy.linkage(model.cluster_centers_, method="average", metric="cosine")
+        place = hierarchy.fcluster(tree, masks, "maxclust")[place]
+    numbered: Whole = np.unique(place, return_inverse=True)[1]
+    return numbered
 
 
 def _common(product: Floats) -> Floats:
     """The signs that make a product of two covariances, entry by entry, as positive as can be."""
-    last = len(product) - 1
-    first = linalg.eigh(product, subset_by_index=[last, last])[1][:, 0]
-    return np.where(first < 0, -1.0, 1.0)
+    return np.where(np.linalg.eigh(product)[1][:, -1] < 0, -1.0, 1.0)
 
 
 def _together(matrices: Floats, signs: Floats) -> Floats:
@@ -253,10 +258,14 @@ def _together(matrices: Floats, signs: Floats) -> Floats:
 
 
 def _unmixed(white: Floats, sources: int, rng: np.random.Generator) -> Floats:
-    """Z Q with the largest third moments, up to a scale and a shift the coefficients."""
+    """Z Q with the largest third moments of several starts, up to a scale and a shift the coefficients."""
     z = _with(white, 1.0)
-    turn = _polar(z[rng.choice(len(z), sources, replace=False)].T)
-    best = 0.0
+    tried = (_climbed(z, z[rng.choice(len(z), sources, replace=False)]) for _ in range(_STARTS))
+    return max(tried, key=lambda unmixed: float((np.maximum(unmixed, 0.0) ** 3).sum()))
+
+
+def _climbed(z: Floats, start: Floats) -> Floats:
+    turn, best = _polar(start.T), 0.0
     for _ in range(_ROUNDS):
         positive = np.maximum(z @ turn, 0.0)
         gain = float((positive**3).sum())

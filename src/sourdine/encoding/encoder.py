@@ -201,6 +201,7 @@ class InstanceEncoder:
             with np.errstate(all="ignore"):  # what is not finite is made zero when it is clipped
                 rows = self.map(rows)
         targets = places(labels, self.classes)
+        checks.delta(self.budget.delta, len(rows))
         plan = self.plan(len(rows), rows.shape[1])
         self.ledger.charge(plan.event, f"encoding, {self.mode.name}", source=self.source.kind)
         return self._drawn(rows, targets, plan)
@@ -212,6 +213,7 @@ class InstanceEncoder:
         rows = checked(np.asarray(features), "features")
         rows = rows if self.map is None else self.map(rows)
         targets = places(labels, self.classes)
+        checks.delta(self.budget.delta, len(rows))
         stream = Stream(len(rows), cap)
         plan = self._planned(rows.shape[1], stream.columns, None)
         self.ledger.charge(plan.event, "encoding, stream", source=self.source.kind)
