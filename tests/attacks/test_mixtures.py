@@ -17,7 +17,7 @@ def features(rows: int, seed: int, width: int = WIDTH) -> np.ndarray:
     """Like vectors of an encoder: a falling spectrum, a common mean, length 1."""
     law = np.random.default_rng(7)  # the same encoder for all
     axes = np.linalg.qr(law.normal(size=(width, width)))[0]
-    scale = np.arange(1, width + 1) ** -0.7
+    scale = np.arange(1, width + 1) ** -0.6
     mean = 1.2 * law.normal(size=width) / np.sqrt(width) * np.linalg.norm(scale)
     drawn = np.random.default_rng(seed).normal(size=(rows, width)) * scale @ axes + mean
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)

@@ -122,3 +122,14 @@ def test_the_best_attack_on_a_gaussian_release_stays_below_the_bound() -> None:
 def test_what_cannot_be_measured(change: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         worth(TRUTH, **change)
+
+
+def test_pairs_are_asked_one_by_one() -> None:
+    chance = np.random.default_rng(3)
+    truth, others, public = (chance.standard_normal((count, 40)) for count in (5, 950, 300))
+    found = truth[[1, 0, 2, 3, 4]]  # the first two in each other's place
+    result = recovered(found, truth, public=public, distractors=others, paired=True)
+    assert result.matched == result.identified == 0.6
+    assert recovered(found, truth, public=public, distractors=others).matched == 1
+    with pytest.raises(InputError, match="paired"):
+        recovered(found[:3], truth, public=public, distractors=others, paired=True)

@@ -61,9 +61,18 @@ class Recovered:
 
 
 def recovered(
-    found: Floats, truth: Floats, *, public: Floats, distractors: Floats, threshold: float = 0.9
+    found: Floats,
+    truth: Floats,
+    *,
+    public: Floats,
+    distractors: Floats,
+    threshold: float = 0.9,
+    paired: bool = False,
 ) -> Recovered:
     """What the found vectors are worth against the private ones, `truth`.
+
+    paired: found vector i is known to be of private vector i, as where each record was encoded by
+    itself and in order. Then it is matched with that one, and it alone names an entry of the list.
 
     Edge cases: a private text that is also among the distractors cannot be identified. A found vector
     at the public mean has the cosine 0 with everything.
@@ -80,11 +89,17 @@ def recovered(
             f"there are {len(distractors)} distractors: to be picked out of so few would mean little. "
             f"Encode {FEWEST} or more other texts of the same kind."
         )
-    close = found @ truth.T
+    if paired and len(found) != len(truth):
+        raise InputError(f"{len(found)} vectors cannot be paired with {len(truth)} private ones.")
+    close, others = found @ truth.T, found @ distractors.T
     cosines = np.full(len(truth), -1.0)
-    mine, its = optimize.linear_sum_assignment(-close)
-    cosines[its] = close[mine, its]
-    named = close.max(axis=0) > (found @ distractors.T).max()
+    if paired:
+        cosines = np.diagonal(close).copy()
+        named = cosines > others.max(axis=1)
+    else:
+        mine, its = optimize.linear_sum_assignment(-close)
+        cosines[its] = close[mine, its]
+        named = close.max(axis=0) > others.max()
     return Recovered(
         matched=float((cosines >= threshold).mean()),
         cosines=cosines,

@@ -84,7 +84,7 @@ def encoding(
     guess = _recovered(found, how, seen["public"], similarity)
     result: dict[str, Any] = {"encodings": len(found), **how, "scheme": str(found.about.get("mode"))}
     if "truth" in seen:
-        result |= _measured(guess, seen)
+        result |= _measured(guess, seen, guess is found.vectors)
     result["closest"] = _closest(
         guess, seen, [row[0] for row in zip(*texts["candidates"].texts, strict=True)]
     )
@@ -117,10 +117,12 @@ def _recovered(found: Any, how: dict[str, int], public: Any, similarity: bool) -
     return attack(found.vectors, sources=sources, mixed=mixed, masks=masks, public=public)
 
 
-def _measured(guess: Any, seen: dict[str, Any]) -> dict[str, Any]:
+def _measured(guess: Any, seen: dict[str, Any], paired: bool) -> dict[str, Any]:
     from sourdine.attacks.recovered import recovered  # noqa: PLC0415
 
-    result = recovered(guess, seen["truth"], public=seen["public"], distractors=seen["candidates"])
+    result = recovered(
+        guess, seen["truth"], public=seen["public"], distractors=seen["candidates"], paired=paired
+    )
     return {
         "matched": result.matched,
         "identified": result.identified,
