@@ -39,6 +39,21 @@ SCHEMES = {
     "repair": "the repair: local, randomized labels",
 }
 FREE = ("none", "texthide")  # no epsilon
+FIGURES = (("accuracy",), ("matched", "identified"))
+TITLES = {
+    "accuracy": (
+        "Accuracy of models trained on encodings, by the epsilon that is claimed: only the repair keeps it",
+        "MiniLM, frozen; three seeds, least to most shaded. The repair: noise-aware head; all others: the "
+        "paper's network.",
+    ),
+    "matched": (
+        "TextHide and shared noise give everyone away; published Laplace noise names people well below "
+        "what it claims",
+        "100 records, 5,000 encodings (the repair: 100). Recovered: cosine 0.9 or more after the public mean. "
+        "Identified: among 1,000 others, by the better of two attacks. Dotted: the most that any attack on the "
+        "repair can identify.",
+    ),
+}
 
 
 class Task:
@@ -87,20 +102,24 @@ def repair(
     dimension: int = 32,
     labels: Any = None,
     short: float = 0.02,
+    make: Any = None,
+    noise: Any = None,
 ) -> Any:
     from sourdine.budget import Budget
     from sourdine.encoding import InstanceEncoder, Randomized, pca
     from sourdine.rng import seeded
 
-    chosen = pca(task.public, dimension)
-    clip = float(np.quantile(np.linalg.norm(chosen(task.public), axis=1), short))
+    chosen = (make or pca)(task.public, dimension)
+    norm = 2 if noise is None else noise.clips
+    sizes = np.linalg.norm(chosen(task.public), ord=norm, axis=1)
     encoder = InstanceEncoder(
         lambda texts: np.zeros((len(texts), 1)),
         Budget(epsilon, DELTA, adjacency="replace-one"),
         classes=CLASSES,
         map=chosen,
-        clip=clip,
+        clip=float(np.quantile(sizes, short)),
         labels=labels or Randomized(),
+        noise=noise,
         source=seeded(seed),  # for a figure that can be repeated; the texts are public
     )
     return encoder.encode_features(task.train[places], [CLASSES[y] for y in task.labels[places]])
@@ -123,6 +142,7 @@ def utility(task: Task, scheme: str, epsilon: float, seed: int) -> dict[str, flo
 
 
 def attack(task: Task, scheme: str, epsilon: float, seed: int) -> dict[str, float]:
+    from sourdine.attacks import presence
     from sourdine.attacks.mixtures import reconstruct
     from sourdine.attacks.recovered import recovered
     from sourdine.rng import seeded
@@ -147,10 +167,13 @@ def attack(task: Task, scheme: str, epsilon: float, seed: int) -> dict[str, floa
         distractors=seen(task.train[others]),
         paired=scheme in ("none", "repair"),
     )
+    named = result.identified
+    if scheme in ("laplace", "gaussian", "shared"):
+        named = max(named, presence.identified(found.vectors, task.train[places], task.train[others]))
     mu = 2 * found.about["clip"] / found.about["scale"] if scheme == "repair" else None
     return {
         "matched": result.matched,
-        "identified": result.identified,
+        "identified": named,
         "chance": result.chance,
         "bound": None if mu is None else result.bound(mu),
         "seconds": seconds,
@@ -175,6 +198,8 @@ def measure(task: Task, what: Any, schemes: list[str], seeds: int, lines: Path) 
 def best(task: Task, seeds: int) -> None:
     """The repair at epsilon 8: which dimension, clip and share of the budget for labels."""
     from sourdine.encoding import Inside, Public, Randomized, accuracy, noise_aware
+    from sourdine.encoding.maps import autoencoder, random_projection, whole
+    from sourdine.encoding.noises import NOISES
 
     every = np.arange(len(task.train))
 
@@ -191,6 +216,13 @@ def best(task: Task, seeds: int) -> None:
     print("labels public, 32 dimensions, clip at a quantile of public norms:")
     for short in (0.02, 0.1, 0.5, 0.9):
         print(f"  {short}: {mean(labels=Public(), short=short)}", flush=True)
+    print("labels public, by the map:")
+    for name, make in (("random projection", random_projection), ("auto-encoder", autoencoder)):
+        print(f"  {name}, 32 dimensions: {mean(labels=Public(), make=make)}", flush=True)
+    print(f"  none: {mean(labels=Public(), make=lambda public, _: whole(public))}", flush=True)
+    print("labels public, by the noise, 8 dimensions:")
+    for name, noise in NOISES.items():
+        print(f"  {name}: {mean(labels=Public(), dimension=8, noise=noise())}", flush=True)
     print("labels private, 32 dimensions:")
     for share in (0.1, 0.2, 0.3, 0.4, 0.5):
         print(f"  randomized, share {share}: {mean(labels=Randomized(share))}", flush=True)
@@ -216,8 +248,8 @@ def features(data: Path, out: Path, model: str | None) -> None:
         print(name, len(rows), flush=True)
 
 
-def figure(folder: Path, lines: Path, out: Path, what: str) -> None:
-    """One panel a task; lines for what has an epsilon, level ones for what has none."""
+def figure(lines: Path, out: Path, whats: tuple[str, ...]) -> None:
+    """A column for each task; lines for what has an epsilon, level ones for what has none."""
     from sourdine.report import style
 
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
@@ -225,55 +257,47 @@ def figure(folder: Path, lines: Path, out: Path, what: str) -> None:
     looks = {
         "none": (style.GREY, "--"),
         "texthide": (style.PURPLE, "-"),
+        "shared": (style.AMBER, "--"),
         "laplace": (style.ORANGE, "-"),
         "gaussian": (style.BLUE, "-"),
-        "shared": (style.PURPLE, ":"),
         "repair": (style.GREEN, "-"),
     }
-    title = {
-        "accuracy": "Accuracy of models trained on encodings, by the epsilon that is claimed: only the repair keeps it",
-        "matched": "Who is recovered, of 100 records, by the epsilon that is claimed: only the repair keeps it",
-    }[what]
-    note = (
-        "MiniLM, frozen; three seeds, least to most shaded. The repair: noise-aware head; all others: the paper's network."
-        if what == "accuracy"
-        else "Share of vectors found with a cosine of 0.9 or more after the public mean, from 5,000 encodings (the repair: 100)."
-    )
+    looks = {scheme: look for scheme, look in looks.items() if any(x["scheme"] == scheme for x in rows)}
+    title, note = TITLES[whats[0]]
+    names = {"accuracy": "accuracy", "matched": "vectors recovered", "identified": "records identified"}
     with style.house():
-        canvas = style.canvas(title, note, taller=0.7, headed=True)
-        canvas.subplots_adjust(bottom=0.25, wspace=0.28)
-        for place, task in enumerate(tasks):
+        canvas = style.canvas(title, note, taller=0.7 + 2.6 * (len(whats) - 1), headed=True)
+        canvas.subplots_adjust(bottom=0.25 if len(whats) == 1 else 0.18, wspace=0.28, hspace=0.42)
+        for place, (what, task) in enumerate((x, y) for x in whats for y in tasks):
             heading = {"cola": "CoLA", "sst2": "SST-2"}[task]
-            y = {"accuracy": "accuracy", "matched": "share of vectors recovered"}[what]
-            plot = style.axes(
-                canvas, (1, len(tasks)), place + 1, title=heading, x="epsilon, as claimed", y=y
-            )
+            grid = (len(whats), len(tasks))
+            x = "epsilon, as claimed" if what == whats[-1] else ""
+            plot = style.axes(canvas, grid, place + 1, title=heading, x=x, y=names[what])
             plot.set_xscale("symlog", linthresh=1)
-            ends = []
             for scheme, (color, line) in looks.items():
                 own = [row for row in rows if row["task"] == task and row["scheme"] == scheme]
-                if not own:
-                    continue
                 xs = list(EPSILONS) if scheme not in FREE else [EPSILONS[0], EPSILONS[-1]]
                 at = [[row[what] for row in own if scheme in FREE or row["epsilon"] == x] for x in xs]
                 plot.plot(xs, [statistics.mean(y) for y in at], line, color=color)
                 plot.fill_between(
                     xs, [min(y) for y in at], [max(y) for y in at], color=color, alpha=0.15
                 )
-                ends.append((statistics.mean(at[-1]), scheme, color))
+                if what == "identified" and scheme == "repair":
+                    bound = [next(row["bound"] for row in own if row["epsilon"] == x) for x in xs]
+                    plot.plot(xs, bound, ":", color=color)
+                    style.label(plot, (xs[-1], bound[-1]), "bound", color, by=(-4, 9), align="right")
             plot.set_xticks(EPSILONS, [f"{x:g}" for x in EPSILONS])
             plot.minorticks_off()
-            if what == "matched":
-                plot.set_ylim(-0.03, 1.05)
+            if what != "accuracy":
+                plot.set_ylim(-0.04, 1.06)
         handles = [
             plot.plot([], [], line, color=color, label=SCHEMES[scheme])[0]
             for scheme, (color, line) in looks.items()
-            if any(row["scheme"] == scheme for row in rows)
         ]
         canvas.legend(
             handles=handles,
             loc="lower center",
-            bbox_to_anchor=(0.5, 0.065),
+            bbox_to_anchor=(0.5, 0.065 if len(whats) == 1 else 0.05),
             ncol=3,
             frameon=False,
             fontsize=style.SMALL,
@@ -298,8 +322,8 @@ def main() -> None:
         return
     (folder,) = asked.folders
     if asked.what == "figure":
-        for lines, out, name in zip(asked.lines, asked.out, ("accuracy", "matched"), strict=False):
-            figure(folder, lines, out, name)
+        for lines, out, whats in zip(asked.lines, asked.out, FIGURES, strict=False):
+            figure(lines, out, whats)
         return
     schemes = asked.schemes.split(",")
     for name in asked.tasks.split(","):

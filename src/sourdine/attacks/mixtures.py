@@ -1,4 +1,4 @@
-"""Private vectors out of their mixtures: what TextHide's encodings give away, without labels or networks.
+"""Private vectors out of their mixtures: what TextHide's encodings give away. No labels, no network.
 
 An owner has n vectors v_i; who attacks sees T encodings of them,
 
@@ -45,7 +45,7 @@ Whole = np.ndarray[Any, np.dtype[np.int64]]
 FEWEST = 100
 """Public vectors below which their mean and covariance say too little."""
 _SMALL = 4
-"""Centres of k-means for each mask: with one each, two masks often share a centre and none finds out."""
+"""Centres of k-means for each mask: with one each, two masks often share a centre."""
 _STARTS = 4
 """Where the climb to the largest third moments begins; one in three ends on a lower hill."""
 _ROUNDS = 100
@@ -74,7 +74,7 @@ def reconstruct(
     if masks > 1:
         encodings = unmask(encodings, masks, public, rng)
     found, coefficients = factor(encodings, sources, mixed, rng)
-    noise = _spread(encodings - coefficients @ found, sources)
+    noise = spread(encodings - coefficients @ found, sources)
     found = placed(found, public, either=masks > 1)
     return denoised(found, coefficients, noise, public)
 
@@ -105,8 +105,8 @@ def checked(
         )
     if sources > width + 1:
         raise InputError(
-            f"{sources} vectors in {width} dimensions are no simplex, and their mixtures have more than "
-            f"one reading; this attack takes at most {width + 1}."
+            f"{sources} vectors in {width} dimensions are no simplex, and their mixtures have more "
+            f"than one reading; this attack takes at most {width + 1}."
         )
     if rows <= sources or rows < 2 * checks.whole("masks", masks):
         raise InputError(
@@ -145,7 +145,8 @@ def unmask(encodings: Floats, masks: int, public: Floats, rng: np.random.Generat
     # A covariance is blind to the sign of a whole mask; all centres must point the same way.
     way = np.linalg.svd(signs * centres, full_matrices=False)[2][0]
     signs = signs * np.where(signs * centres @ way < 0, -1.0, 1.0)[:, None]
-    return encodings * signs[place]
+    bare: Floats = encodings * signs[place]
+    return bare
 
 
 def factor(
@@ -153,11 +154,23 @@ def factor(
 ) -> tuple[Floats, Floats]:
     """Vectors and coefficients whose product the mixtures are, the vectors in no order."""
     mean = mixtures.mean(axis=0)
-    left, size, _ = np.linalg.svd(mixtures - mean, full_matrices=False)
-    kept = min(sources - 1, int((size > 1e-10 * size[0]).sum()))
-    start = _unmixed(left[:, :kept] * np.sqrt(len(left)), sources, rng)
-    found, coefficients = refined(mixtures - mean, sparse(start, mixed), mixed)
+    start = skewed(mixtures, sources, mixed, rng)
+    found, coefficients = refined(mixtures - mean, start, mixed)
     return found + mean, coefficients
+
+
+def skewed(points: Floats, sources: int, mixed: int, rng: np.random.Generator) -> Floats:
+    """Rough coefficients of points that are about linear in them, by their third moments."""
+    left, size, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
+    kept = min(sources - 1, int((size > 1e-10 * size[0]).sum()))
+    z = _with(left[:, :kept] * np.sqrt(len(left)), 1.0)
+    tried = (_climbed(z, z[rng.choice(len(z), sources, replace=False)]) for _ in range(_STARTS))
+    best = max(tried, key=lambda unmixed: float((np.maximum(unmixed, 0.0) ** 3).sum()))
+    # The shift is small against the scale: the largest of a row over their sum are near enough.
+    large = np.sort(best, axis=1)[:, [-mixed]]
+    positive = np.where(best >= large, np.maximum(best, 1e-9), 0.0)
+    rough: Floats = positive / positive.sum(axis=1, keepdims=True)
+    return rough
 
 
 def refined(mixtures: Floats, coefficients: Floats, mixed: int) -> tuple[Floats, Floats]:
@@ -176,8 +189,8 @@ def refined(mixtures: Floats, coefficients: Floats, mixed: int) -> tuple[Floats,
 
 
 def _explaining(mixtures: Floats, coefficients: Floats) -> Floats:
-    """Vectors by least squares; one that no mixture uses becomes the mixture that is explained worst."""
-    found: Floats = np.linalg.lstsq(coefficients, mixtures, rcond=None)[0]
+    """Vectors by least squares; one that no mixture uses becomes the worst explained mixture."""
+    found = np.asarray(np.linalg.lstsq(coefficients, mixtures, rcond=None)[0], dtype=np.float64)
     unused = np.flatnonzero(coefficients.max(axis=0) <= 0)
     if len(unused):
         rest = ((mixtures - coefficients @ found) ** 2).sum(axis=1)
@@ -210,7 +223,7 @@ def placed(found: Floats, public: Floats, *, either: bool) -> Floats:
     reach = _FAR * np.sqrt(np.var(public, axis=0).sum() / len(found))
     for sign in (1.0, -1.0) if either else (1.0,):
         if np.linalg.norm(sign * middle - mean) <= reach:
-            return sign * found
+            return np.asarray(sign * found)
     centred = found - middle
     if either and _third(centred) @ _third(public - mean) < 0:
         centred = -centred
@@ -228,6 +241,11 @@ def denoised(found: Floats, coefficients: Floats, noise: float, public: Floats) 
     size = np.maximum(size, 1e-12 * size[-1])
     shrunk: Floats = mean + ((found - mean) @ axes * (size / (size + error[:, None]))) @ axes.T
     return shrunk
+
+
+def spread(rest: Floats, sources: int) -> float:
+    """Variance of the noise in each coordinate, from what no mixture explains."""
+    return float((rest**2).sum() / ((len(rest) - sources) * rest.shape[1]))
 
 
 def _clusters(encodings: Floats, masks: int, rng: np.random.Generator) -> Whole:
@@ -255,13 +273,6 @@ def _together(matrices: Floats, signs: Floats) -> Floats:
     """The mean of matrices D M D, each with its own signs."""
     total: Floats = np.einsum("ca,cab,cb->ab", signs, matrices, signs) / len(matrices)
     return total
-
-
-def _unmixed(white: Floats, sources: int, rng: np.random.Generator) -> Floats:
-    """Z Q with the largest third moments of several starts, up to a scale and a shift the coefficients."""
-    z = _with(white, 1.0)
-    tried = (_climbed(z, z[rng.choice(len(z), sources, replace=False)]) for _ in range(_STARTS))
-    return max(tried, key=lambda unmixed: float((np.maximum(unmixed, 0.0) ** 3).sum()))
 
 
 def _climbed(z: Floats, start: Floats) -> Floats:
@@ -295,8 +306,3 @@ def _unit(values: Floats) -> Floats:
 def _third(centred: Floats) -> Floats:
     third: Floats = (centred * (centred**2).sum(axis=1, keepdims=True)).mean(axis=0)
     return third
-
-
-def _spread(rest: Floats, sources: int) -> float:
-    """Variance of the noise in each coordinate, from what no mixture explains."""
-    return float((rest**2).sum() / ((len(rest) - sources) * rest.shape[1]))

@@ -7,23 +7,23 @@ matched     the share of private vectors whose partner among the found ones, one
             method, by cosine), reaches the threshold. The partners are chosen with the truth at hand:
             that measures how close the found vectors come, it is no attack.
 
-identified  the share of private vectors that this attack names. For vector v_i a list is made of v_i and
-            all distractors, vectors of other people's text from the same distribution. Who attacks holds
-            the found vectors and the list, not which entry is v_i, scores each entry c by
-            max_r cos(c, r) over the found vectors r, and names the entry with the highest score; a tie is
-            a miss. (Asking only the partner of v_i would be unfair: it was chosen among n found vectors
-            for being close to v_i, and so names it about n times as often as chance, even from nothing
-            but noise.)
+identified  the share of private vectors that this attack names. For vector v_i a list is made of v_i
+            and all distractors, vectors of other text from the same distribution. Who attacks holds the
+            found vectors and the list, not which entry is v_i, scores each entry c by max_r cos(c, r)
+            over the found vectors r, and names the entry with the highest score; a tie is a miss.
+            (To ask only the partner of v_i would be unfair: it was chosen among n found vectors for
+            being close to v_i, and names it many times as often as chance, even out of noise.)
 
-Guarantee: if the found vectors say nothing of v_i, then v_i and distractors of the same distribution are
-alike to this attack, and it names v_i with probability at most chance = 1 / (1 + distractors). From a
-release that is mu-GDP for a change of v_i it does so with probability at most
+Guarantee: if the found vectors say nothing of v_i, then v_i and distractors of the same distribution
+are alike to this attack, and it names v_i with probability at most chance = 1 / (1 + distractors).
+From a release that is mu-GDP for a change of v_i it does so with probability at most
 
     Phi(Phi^-1(chance) + mu)
 
-(reconstruction robustness, Balle, Cherubin, Hayes 2022; Hayes, Mahloujifar, Balle 2023, theorem 2 and its
-Gaussian case): whatever names one of equally likely candidates is a test of the hypothesis that it was
-another, whose false alarms are at most `chance` on average.
+(reconstruction robustness, Balle, Cherubin, Hayes 2022; Hayes, Mahloujifar, Balle 2023): to name one of
+equally likely candidates is to test whether the release came from it or from another, and a test that
+errs with probability `chance` on the one side is right with at most this on the other. It bounds what
+is expected; a share that was measured on a few vectors scatters around it.
 """
 
 from __future__ import annotations

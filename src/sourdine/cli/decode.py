@@ -85,6 +85,7 @@ def encoding(
     result: dict[str, Any] = {"encodings": len(found), **how, "scheme": str(found.about.get("mode"))}
     if "truth" in seen:
         result |= _measured(guess, seen, guess is found.vectors)
+        result["identified"] = max(result["identified"], _named(found, how, seen))
     result["closest"] = _closest(
         guess, seen, [row[0] for row in zip(*texts["candidates"].texts, strict=True)]
     )
@@ -129,6 +130,15 @@ def _measured(guess: Any, seen: dict[str, Any], paired: bool) -> dict[str, Any]:
         "chance": result.chance,
         "records": len(seen["truth"]),
     }
+
+
+def _named(found: Any, how: dict[str, int], seen: dict[str, Any]) -> float:
+    """The share of records that show among mixtures without masks, where there are enough of those."""
+    if how["mixed"] == 1 or how["masks"] > 1 or len(found) <= found.vectors.shape[1]:
+        return 0.0
+    from sourdine.attacks.presence import identified  # noqa: PLC0415
+
+    return identified(found.vectors, seen["truth"], seen["candidates"])
 
 
 def _closest(guess: Any, seen: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
