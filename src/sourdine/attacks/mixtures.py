@@ -223,11 +223,12 @@ def placed(found: Floats, public: Floats, *, either: bool) -> Floats:
     reach = _FAR * np.sqrt(np.var(public, axis=0).sum() / len(found))
     for sign in (1.0, -1.0) if either else (1.0,):
         if np.linalg.norm(sign * middle - mean) <= reach:
-            return np.asarray(sign * found)
-    centred = found - middle
-    if either and _third(centred) @ _third(public - mean) < 0:
-        centred = -centred
-    return centred + mean
+            return sign * found
+    moved: Floats = found - middle
+    if either and _third(moved) @ _third(public - mean) < 0:
+        moved = -moved
+    moved = moved + mean
+    return moved
 
 
 def denoised(found: Floats, coefficients: Floats, noise: float, public: Floats) -> Floats:
