@@ -224,10 +224,10 @@ def placed(found: Floats, public: Floats, *, either: bool) -> Floats:
     for sign in (1.0, -1.0) if either else (1.0,):
         if np.linalg.norm(sign * middle - mean) <= reach:
             return sign * found
-    moved: Floats = found - middle
-    if either and _third(moved) @ _third(public - mean) < 0:
-        moved = -moved
-    moved = moved + mean
+    centred = found - middle
+    if either and _third(centred) @ _third(public - mean) < 0:
+        centred = -centred
+    moved: Floats = centred + mean
     return moved
 
 
