@@ -166,6 +166,7 @@ def test_bad_input(root: Path, tmp_path: Path, capsys: Any, more: tuple[str, ...
         (("--adjacency", "add-remove"), "add-remove"),
         (("--delta", "0.5"), "delta"),
         (("--mode", "secret"), "zero-out"),
+        (("--clip", "0"), "clip"),
     ],
 )
 def test_bad_settings(
@@ -176,12 +177,39 @@ def test_bad_settings(
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
 
 
-def test_public_texts_among_the_private_ones_are_refused(
+def test_copies_are_told_to_the_owner_and_change_nothing(
     root: Path, tmp_path: Path, capsys: Any
 ) -> None:
+    """An abort would prove to whoever gets a folder that nobody's text is among the public ones."""
     mixed = tmp_path / "mixed.csv"
-    mixed.write_text(
-        (root / "public.csv").read_text() + (root / "private.csv").read_text().split("\n", 2)[1] + "\n"
-    )
-    assert private(root, tmp_path / "out", "--public", str(mixed)) == 2
+    copied = (root / "private.csv").read_text().split("\n", 2)[1]
+    mixed.write_text((root / "public.csv").read_text() + copied + "\n")
+    assert private(root, tmp_path / "out", "--public", str(mixed)) == 0
     assert "1 of the public texts are among the private ones" in capsys.readouterr().err
+
+
+def test_an_encoder_that_learnt_from_private_text_is_refused(
+    root: Path, tmp_path: Path, capsys: Any
+) -> None:
+    run_folder = tmp_path / "run"
+    run_folder.mkdir()
+    (run_folder / "certificate.json").write_text("{}")
+    assert private(root, tmp_path / "out", "--model", str(run_folder)) == 2
+    assert "folder of a run" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_said_and_nothing_lies_about(
+    root: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors import SafetensorError
+
+    from sourdine.encoding import encodings
+
+    def full(arrays: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half of it")
+        raise SafetensorError("no space left")
+
+    monkeypatch.setattr(encodings, "save_file", full)
+    assert private(root, tmp_path / "out") == 1
+    assert "What was charged stays charged" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "encodings.safetensors").exists()

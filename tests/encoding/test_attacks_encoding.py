@@ -169,8 +169,9 @@ def test_central(noise: Noise) -> None:
     a, b = centre(1, 0), centre(-1, 1)
 
     def draws(release: Any, count: int) -> Any:
-        rows = np.tile(release, (count, 1))
-        return noise.add(rows, plan.scale, seeded(5)).reshape(count, *release.shape)
+        found = made._noised(np.tile(release, (count, 1)), None, plan)
+        both = np.concatenate([found.vectors, found.labels * shape.weight], axis=1)
+        return both.reshape(count, *release.shape)
 
     def score(outputs: Any) -> Any:
         x = np.asarray(outputs)
@@ -209,8 +210,10 @@ def test_secret_selection() -> None:
     there[0] = record
 
     def draws(records: Any, count: int) -> Any:
-        source = seeded(6)
-        return Gaussian().add(PoissonRows(8, count, rows.rate).mix(records, source), plan.scale, source)
+        """So many rows at once, by what makes one: coins, then noise."""
+        mixed = PoissonRows(8, count, rows.rate).mix(records, made.source)
+        found = made._noised(mixed, None, plan)
+        return np.concatenate([found.vectors, found.labels * shape.weight], axis=1)
 
     def found(claim: Event) -> Any:
         return check_mechanism(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,12 @@ from sourdine.encoding import (
 )
 from sourdine.encoding.labels import unbiased
 from sourdine.encoding.mixing import Mixing, PoissonRows
+from sourdine.encoding.release import About, seal
 from sourdine.encoding.vectors import Shape, clipped, joined
 from sourdine.errors import BudgetError, InputError, NotAccountable
 from sourdine.events import GaussianEvent
 from sourdine.ledger import Ledger
-from sourdine.rng import seeded
+from sourdine.rng import secure, seeded
 
 CLASSES = ("no", "yes")
 REPLACE = Budget(8, 1e-5, adjacency="replace-one")
@@ -86,6 +88,7 @@ def test_clipping_takes_whatever_comes() -> None:
     x = np.array([[3.0, 4.0], [0.3, 0.4], [np.nan, 1], [np.inf, 1], [1e300, 1e300], [0, 0]])
     found = clipped(x, 1.0)
     assert np.linalg.norm(found.astype(np.float32), axis=1).max() <= 1
+    assert np.linalg.norm(clipped(np.full((1, 2), 1.7e308), 1e-12)) <= 1e-12
     assert np.allclose(found[1], x[1])
     assert np.allclose(np.linalg.norm(found, axis=1), [1, 0.5, 0, 0, 1, 0], atol=1e-5)
 
@@ -160,8 +163,23 @@ def test_a_stream_denies_before_it_would_pass_the_cap() -> None:
     stream.take([0, 2], [0.5, 0.5])
     assert stream.used.max() <= 0.5
     assert stream.columns.two == pytest.approx(math.sqrt(0.5))
-    with pytest.raises(BudgetError):
-        Stream(3, cap=0.5).take([0, 0], [0.5, 0.5])  # together one
+    # Two coefficients of one record that cancel here do not cancel to the last digit in the mixture.
+    with pytest.raises(InputError, match="twice"):
+        Stream(3, cap=0.5).take([0, 0, 0], [0.1, 0.1 * 2**53, -0.1 * 2**53])
+
+
+def test_a_stream_grants_the_last_share_once() -> None:
+    stream = Stream(1, cap=0.5)
+
+    def ask(_: int) -> bool:
+        try:
+            stream.take([0], [0.7])
+        except BudgetError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(ask, range(64))) == 1
 
 
 def test_a_stream_is_charged_for_its_cap_and_keeps_to_it() -> None:
@@ -193,11 +211,52 @@ def test_labels_are_unbiased() -> None:
 
 
 def test_mixed_labels_belong_to_mixed_vectors() -> None:
-    encoder = made(Budget(1e4, 1e-6, adjacency="replace-one"), labels=Public(), mode=Central(2))
-    found = encoder.encode_features(np.eye(40)[:, :30], answers())
-    assert found.labels.sum(1) == pytest.approx(1)
-    assert set(np.round(found.labels.sum(1), 6)) == {1.0}
+    """Who is in a row can be read off it where there is hardly any noise, and so can the labels."""
+    encoder = made(Budget(1e8, 1e-6, adjacency="replace-one"), labels=Public(), mode=Central(2))
+    found = encoder.encode_features(np.eye(40), answers())
+    yes = np.array([label == "yes" for label in answers()])
+    assert found.vectors[:, yes].sum(1) == pytest.approx(found.labels[:, 1], abs=0.1)
+    assert found.labels[:, 1].std() > 0.1
     assert found.about["mixed"] == 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"labels": Public()},
+        {"labels": Inside(0.5)},
+        {"labels": Public(), "mode": Central(3)},
+        {"labels": Inside(0.5), "mode": Central(3), "noise": RadialLaplace()},
+        {"labels": Public(), "mode": Central(3), "noise": IidLaplace()},
+        {"budget": Budget(8, 1e-5), "labels": Inside(0.5), "mode": Secret(3)},
+    ],
+)
+def test_the_noise_that_is_charged_is_the_noise_that_is_drawn(settings: dict[str, Any]) -> None:
+    """Of records without features: what comes out is noise, of the scale of the event."""
+    encoder = made(**settings)
+    found = encoder.encode_features(np.zeros((4000, 6)), ["none"] * 4000)
+    (entry,) = encoder.ledger.history()
+    plan = encoder.plan(4000, 6)
+    assert entry.event == plan.event or isinstance(encoder.mode, Central)  # whose mixing is drawn anew
+    wanted = math.sqrt(encoder.noise.variance(plan.scale, plan.shape))
+    assert found.vectors.std() == pytest.approx(math.sqrt(found.variance), rel=0.05)
+    assert math.sqrt(found.variance) == pytest.approx(wanted, rel=0.15)
+
+
+def test_each_label_is_answered_once() -> None:
+    """Rows of a stream that have the same record show the same answer."""
+    encoder = made(labels=Randomized(), mode=Central())
+    stream = encoder.stream(rows(), answers(), cap=1.0)
+    seen = {tuple(stream.row([3], [0.2]).labels[0]) for _ in range(20)}
+    assert len(seen) == 1
+
+
+def test_secret_rows_charge_a_tuned_encoder_too() -> None:
+    settings: dict[str, Any] = {"labels": Inside(), "mode": Secret(4, outputs=20)}
+    plain = made(Budget(2, 1e-5), **settings).plan(200, 6)
+    tuned = made(Budget(2, 1e-5), **settings, tuned=GaussianEvent(4.0)).plan(200, 6)
+    assert tuned.scale > plain.scale
+    assert GaussianEvent(4.0) in [event for event, _ in tuned.event.parts]
 
 
 def test_unknown_labels_are_none_and_cost_the_same() -> None:
@@ -237,6 +296,10 @@ def test_pools_must_agree() -> None:
             pooled([first, other])
     with pytest.raises(InputError, match="no encodings"):
         pooled([])
+    public = made(labels=Public(), map=first.map).encode(["a"] * 40, answers())
+    alike = Encodings(first.vectors, first.labels, CLASSES, first.variance, first.map, public.about)
+    with pytest.raises(InputError, match="labels"):
+        pooled([first, alike])
 
 
 # The law
@@ -302,3 +365,23 @@ def test_refused_too() -> None:
         draw_mixing(3, 5, 4)
     with pytest.raises(InputError, match="delta"):
         made(Budget(1, 0.1, adjacency="replace-one")).encode_features(rows(), answers())
+    with pytest.raises(InputError, match="40 records, but 3 labels"):
+        made(mode=Central()).stream(rows(), answers(3), cap=1.0)
+    with pytest.raises(InputError, match="outputs"):
+        Central(outputs=0)
+
+
+@pytest.mark.parametrize("epsilon", [100, 3000])
+def test_huge_budgets_are_no_accident(epsilon: float) -> None:
+    found = made(Budget(epsilon, 1e-5, adjacency="replace-one")).encode_features(rows(), answers())
+    assert np.isfinite(found.labels).all()
+
+
+def test_only_what_was_drawn_is_sealed(tmp_path: Any) -> None:
+    encoder = made(Ledger(tmp_path / "ledger.sqlite", REPLACE), source=secure())
+    found = encoder.encode_features(rows(), answers())
+    raw = Encodings(rows(), found.labels, CLASSES, found.variance, None, found.about)
+    about = About("0" * 64, 40, ("note",), "kind", "an encoder")
+    with pytest.raises(InputError, match="not what the encoder drew"):
+        seal(tmp_path, raw, encoder, about)
+    assert seal(tmp_path, found, encoder, about).epsilon <= 8

@@ -29,6 +29,7 @@ from sourdine.encoding import (
     whole,
 )
 from sourdine.encoding.encodings import Encodings
+from sourdine.encoding.mixing import Mixing
 from sourdine.encoding.noises import exponentials
 from sourdine.encoding.release import write_plain
 from sourdine.encoding.vectors import Shape
@@ -112,6 +113,22 @@ def test_guarantees_come_with_reasons(law: str, noise: str, coefficients: str) -
     assert ("signed" in said) == (coefficients == "signed")
 
 
+def test_shared_noise_hides_nothing_however_it_is_mixed() -> None:
+    for mixed in (1, 2):
+        paper = Paper(1.0, noise="shared", mixed=mixed)
+        claim = paper.guarantee(paper.draw(100, 500, seeded(0)), 8)
+        assert claim.features == math.inf and "share one noise" in str(claim)
+    same = Mixing(np.tile([[0, 1]], (9, 1)), np.tile([[0.5, 0.5]], (9, 1)), 3)
+    one = Mixing(same.places[:1], same.coefficients[:1], 3)
+    claims = [Paper(1.0, noise="shared", mixed=2).guarantee(x, 8) for x in (same, one)]
+    assert claims[0].features == claims[1].features < 1  # to the letter: one output, nine times
+
+
+def test_one_output_is_not_called_many() -> None:
+    paper = Paper(1.0)
+    assert "in many of" not in str(paper.guarantee(paper.draw(10, 1, seeded(0)), 8))
+
+
 def test_the_published_laplace_is_27_7_at_768() -> None:
     paper = Paper(1.0, law="laplace", mixed=1)
     claim = paper.guarantee(paper.draw(1, 1, seeded(0)), 768)
@@ -180,6 +197,10 @@ def test_laws_of_noise() -> None:
     radius = np.linalg.norm(drawn, axis=1)
     assert radius.mean() == pytest.approx(0.7 * 20, rel=0.02)
     assert radius.var() == pytest.approx(0.49 * 20, rel=0.1)
+    # A direction whose numbers lay on a grid would be zero in some, and show the record's as they are.
+    near = np.abs(RadialLaplace().add(np.zeros((20_000, 32)), 1.0, seeded(6)).ravel()) * 1024
+    cells = [int((np.round(near) == cell).sum()) for cell in range(6)]
+    assert max(cells[1:]) < 2 * min(cells[1:]) and cells[0] < max(cells[1:])
     sizes = exponentials(100_000, seeded(5))
     assert sizes.mean() == pytest.approx(1, abs=0.02) and sizes.min() > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,6 +106,7 @@ def encode(
     classes = listed(labels)
     if not classes:
         raise InputError("name the classes with --labels yes,no: they must be known without the data.")
+    _check_public(model)
     import_text()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
 
@@ -119,7 +121,7 @@ def encode(
             others = read_corpus(
                 public, text=list(corpus.text), label=None, encoding=encoding, labelled=False
             )
-            _check_apart(corpus, others)
+            _warn_of_copies(corpus, others)
             known = read(others.texts)
         found: dict[str, Any]
         if mode in ("texthide", "paper"):
@@ -133,9 +135,10 @@ def encode(
             budget = Budget(epsilon or 0.0, delta, adjacency=adjacency)
             checks.delta(delta, len(corpus))
             chosen = _map(map, known, whole("dimension", dimension))
-            sizes = np.linalg.norm(chosen(known), axis=1)
+            if clip is None:
+                clip = float(np.quantile(np.linalg.norm(chosen(known), axis=1), _SHORT))
             encoder = _encoder(
-                budget, folder, classes, chosen, clip or float(np.quantile(sizes, _SHORT)),
+                budget, folder, classes, chosen, clip,
                 _labels(label_privacy, share), _mode(mode, mixed, outputs), noise,
             )  # fmt: skip
             found = _private(encoder, corpus, read, folder, model)
@@ -164,14 +167,26 @@ def reader(model: str | None, device: str | None, tell: Tell | None) -> Any:
     return read
 
 
-def _check_apart(corpus: Corpus, others: Corpus) -> None:
-    """Public texts among the private ones would show in the map."""
+def _warn_of_copies(corpus: Corpus, others: Corpus) -> None:
+    """For the owner's eyes: what is released must not depend on whether there are any."""
     own = set(zip(*corpus.texts, strict=True))
-    same = sum(row in own for row in zip(*others.texts, strict=True))
-    if same:
+    if same := sum(row in own for row in zip(*others.texts, strict=True)):
+        print(
+            f"sourdine: {same} of the public texts are among the private ones, and the map shows "
+            "public texts. Take others, unless these are public indeed.",
+            file=sys.stderr,
+        )
+
+
+def _check_public(model: str | None) -> None:
+    """An encoder that was trained on private text gives that away too."""
+    folder = Path(model or "").expanduser()
+    if model is not None and any(
+        (folder / name).exists() for name in ("certificate.json", "ledger.sqlite", "metrics.json")
+    ):
         raise InputError(
-            f"{same} of the public texts are among the private ones: a map made from them would show "
-            "those. Take public texts that have none of them."
+            f"{model} is the folder of a run: its model was trained on somebody's text, which would "
+            "have to be charged as well. Take a public encoder; or InstanceEncoder(tuned=event)."
         )
 
 

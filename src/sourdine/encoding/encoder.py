@@ -70,6 +70,9 @@ class Central:
     even: bool = False
     name = "central"
 
+    def __post_init__(self) -> None:
+        _check_sizes(self.mixed, self.outputs)
+
 
 @dataclass(frozen=True)
 class Secret:
@@ -79,8 +82,17 @@ class Secret:
     outputs: int | None = None
     name = "secret selection"
 
+    def __post_init__(self) -> None:
+        _check_sizes(self.mixed, self.outputs)
+
 
 Mode = Local | Central | Secret
+
+
+def _check_sizes(mixed: int, outputs: int | None) -> None:
+    checks.whole("mixed", mixed)
+    if outputs is not None:
+        checks.whole("outputs", outputs)
 
 
 @dataclass(frozen=True)
@@ -130,6 +142,8 @@ class InstanceEncoder:
         self.labels, self.mode = labels or Randomized(), mode or Local()
         self.noise = noise or Gaussian()
         self.tuned, self.source = tuned, source or secure()
+        self.made: Encodings | None = None
+        """What was drawn last, which alone may be sealed."""
         if isinstance(self.mode, Secret):
             self._check_secret()
 
@@ -194,26 +208,27 @@ class InstanceEncoder:
 
     def encode_features(self, features: Floats, labels: Sequence[str]) -> Encodings:
         """The same for features that were made before, by the public encoder."""
-        rows = checked(np.asarray(features), "features")
-        if len(rows) != len(labels):
-            raise InputError(f"there are features of {len(rows)} records, but {len(labels)} labels.")
-        if self.map is not None:
-            with np.errstate(all="ignore"):  # what is not finite is made zero when it is clipped
-                rows = self.map(rows)
-        targets = places(labels, self.classes)
-        checks.delta(self.budget.delta, len(rows))
+        rows, targets = self._mapped(features, labels)
         plan = self.plan(len(rows), rows.shape[1])
         self.ledger.charge(plan.event, f"encoding, {self.mode.name}", source=self.source.kind)
         return self._drawn(rows, targets, plan)
+
+    def _mapped(self, features: Floats, labels: Sequence[str]) -> tuple[Floats, Classes]:
+        """Checked features behind the map, and the places of their labels."""
+        rows = checked(np.asarray(features), "features")
+        if len(rows) != len(labels):
+            raise InputError(f"there are features of {len(rows)} records, but {len(labels)} labels.")
+        checks.delta(self.budget.delta, len(rows))
+        if self.map is not None:
+            with np.errstate(all="ignore"):  # what is not finite is made zero when it is clipped
+                rows = self.map(rows)
+        return rows, places(labels, self.classes)
 
     def stream(self, features: Floats, labels: Sequence[str], cap: float) -> Streaming:
         """Rows one by one, for a cap on the squared coefficients of each record; charged at once."""
         if not isinstance(self.noise, Gaussian) or not isinstance(self.mode, Central):
             raise InputError("a stream makes mixtures with Gaussian noise: mode=Central(), no noise=.")
-        rows = checked(np.asarray(features), "features")
-        rows = rows if self.map is None else self.map(rows)
-        targets = places(labels, self.classes)
-        checks.delta(self.budget.delta, len(rows))
+        rows, targets = self._mapped(features, labels)
         stream = Stream(len(rows), cap)
         plan = self._planned(rows.shape[1], stream.columns, None)
         self.ledger.charge(plan.event, "encoding, stream", source=self.source.kind)
@@ -243,7 +258,7 @@ class InstanceEncoder:
         dimension = plan.shape.dimension
         if beside is None:
             beside = noisy[:, dimension:] / plan.shape.weight
-        return Encodings(
+        self.made = Encodings(
             noisy[:, :dimension],
             beside,
             self.classes,
@@ -260,6 +275,7 @@ class InstanceEncoder:
                 "source": self.source.kind,
             },
         )
+        return self.made
 
 
 class Streaming:

@@ -95,7 +95,8 @@ class Encodings:
 def pooled(parts: Sequence[Encodings]) -> Encodings:
     """Encodings of several owners as one; each has charged its own ledger, and keeps its own budget.
 
-    They must agree on the classes, the map and the noise, which a model that knows the noise asks for.
+    They must agree on classes, map, noise and all else that `about` says. Somebody whose records lie
+    with two owners is promised the sum of both budgets.
     """
     if not parts:
         raise InputError("there are no encodings to pool.")
@@ -105,6 +106,9 @@ def pooled(parts: Sequence[Encodings]) -> Encodings:
             raise InputError("encodings of other classes or dimensions cannot be pooled.")
         if not np.isclose(other.variance, first.variance, rtol=1e-3):
             raise InputError("encodings with other noise cannot be pooled; agree on a budget first.")
+        for name in sorted({*first.about, *other.about} - {"scale", "records"}):
+            if first.about.get(name) != other.about.get(name):
+                raise InputError(f"encodings that differ in their {name} cannot be pooled.")
         maps = [None if x.map is None else x.map.tensors() for x in (first, other)]
         if (maps[0] is None) != (maps[1] is None) or (
             maps[0] is not None

@@ -23,6 +23,8 @@ from sourdine.events import ApproximateEvent, Event, RandomizedResponseEvent
 from sourdine.rng import Source
 
 Classes = NDArray[np.int64]
+_MOST = 25.0
+"""Epsilon of one answer; with more it would be the truth."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Randomized:
 
     def flip(self, budget: Budget, classes: int) -> float:
         """The probability of a uniform answer."""
-        epsilon = self.share * budget.epsilon
+        epsilon = min(self.share * budget.epsilon, _MOST)
         if budget.adjacency == "replace-one":
             return classes / (classes + math.expm1(epsilon)) * (1 + 1e-12)
         # A record that is nothing answers uniformly; see `cost`.

@@ -9,7 +9,8 @@ in a row.
   mean one, and noise is paid for by the largest.
 - `Stream`: rows that come one after the other, for a cap S on the sum of squared coefficients of each
   record: a row that would take one of its records past the cap is denied before it is made. The denial
-  depends on coefficients alone.
+  depends on coefficients alone. A record is in a row once: two coefficients that cancel in a sum of
+  their own would not cancel to the last digit in the mixture.
 - `PoissonRows`: each record enters each row with probability q by itself, with the fixed weight 1/k
   (not 1 / how many there are: that number is private). A row costs no more than a Gaussian step of
   DP-SGD at rate q; the rows compose.
@@ -18,6 +19,7 @@ in a row.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -109,6 +111,7 @@ class Stream:
     def __init__(self, records: int, cap: float) -> None:
         self.records, self.cap = checks.whole("records", records), checks.positive("cap", cap)
         self.used = np.zeros(self.records)
+        self._lock = threading.Lock()
 
     @property
     def columns(self) -> Columns:
@@ -117,16 +120,19 @@ class Stream:
 
     def take(self, places: Sequence[int], coefficients: Sequence[float]) -> Mixing:
         """One row; denied, with nothing used, if it would take a record past the cap."""
-        row = Mixing(np.array([places], dtype=np.int64), np.array([coefficients]), self.records)
-        wanted = np.zeros(self.records)
-        np.add.at(wanted, row.places[0], row.coefficients[0])
-        after = self.used + wanted**2
-        if (after > self.cap).any():
-            raise BudgetError(
-                f"a record of this row has used up its share of {self.cap:g}; mix others, or begin a "
-                "new stream, which is charged again."
-            )
-        self.used = after
+        own = np.array([coefficients], dtype=np.float64)
+        row = Mixing(np.array([places], dtype=np.int64), own, self.records)
+        if len(np.unique(row.places)) < row.places.size:
+            raise InputError("a record is twice in this row; give it once, with one coefficient.")
+        with self._lock:  # two threads must not both be granted what is left
+            after = self.used.copy()
+            after[row.places[0]] += own[0] ** 2
+            if (after > self.cap).any():
+                raise BudgetError(
+                    f"a record of this row has used up its share of {self.cap:g}; mix others, or begin "
+                    "a new stream, which is charged again."
+                )
+            self.used = after
         return row
 
 

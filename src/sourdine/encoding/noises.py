@@ -175,9 +175,7 @@ class RadialLaplace(_Pure):
     def add(self, rows: Floats, scale: float, source: Source) -> Floats:
         count, width = rows.shape
         radius = scale * exponentials(count * width, source).reshape(rows.shape).sum(1)
-        normal = torch.zeros(count, width)
-        add_noise_([normal], 1.0, source)
-        direction = normal.double().numpy()
+        direction = normals(count * width, source).reshape(rows.shape)
         sizes = np.maximum(np.linalg.norm(direction, axis=1), np.finfo(float).tiny)
         return _rounded(rows + (radius / sizes)[:, None] * direction, scale)
 
@@ -186,6 +184,17 @@ def exponentials(count: int, source: Source) -> Floats:
     """Standard exponentials: -ln u for u in (0, 1) from 53 bits."""
     bits = np.frombuffer(source.bytes(8 * count), dtype="<u8") >> np.uint64(11)
     return np.asarray(-np.log((bits.astype(np.float64) + 0.5) * 2.0**-53))
+
+
+def normals(count: int, source: Source) -> Floats:
+    """Standard normals in double precision, not rounded to a grid: what is made of them is, at the end.
+
+    The direction of a vector whose numbers lie on a grid would be zero in some of them, and show those
+    of the record as they are.
+    """
+    bits = np.frombuffer(source.bytes(8 * count), dtype="<u8") >> np.uint64(11)
+    angles = 2 * math.pi * (bits.astype(np.float64) + 0.5) * 2.0**-53
+    return np.asarray(np.sqrt(2 * exponentials(count, source)) * np.cos(angles))
 
 
 def _rounded(noisy: Floats, scale: float) -> Floats:

@@ -135,14 +135,18 @@ class Paper:
         reasons = [
             "labels are released as they are: whoever replaces one shows in every encoding that has it"
         ]
-        features, alike = (
-            self._features(shape, columns),
-            len(np.unique(mixing.coefficients, axis=0)) < 2,
-        )
-        if self.noise == "shared" and not alike:
-            features = math.inf
-            reasons.append("all encodings share one noise: their differences have none at all")
-        elif self.noise == "fresh":
+        features = self._features(shape, columns)
+        if self.noise == "shared":
+            # Equal rows are one release; two different ones are told apart to the last digit.
+            largest = float(np.abs(mixing.coefficients).max())
+            alike = _distinct(mixing) == 1
+            features = self._features(shape, Columns(largest, largest)) if alike else math.inf
+            reasons.append(
+                "all encodings are one and the same"
+                if alike
+                else "all encodings share one noise: their differences have none at all"
+            )
+        elif columns.two > 1 or columns.one > 1:
             reasons.append(
                 f"a record is in many of the {len(mixing.places)} encodings: its column has norm "
                 f"{columns.two:.3g} (l2) and {columns.one:.3g} (l1), which "
@@ -173,3 +177,10 @@ class Paper:
             return columns.one * shape.moved("replace-one", norm=1) / self.scale
         event = Gaussian().event(self.scale, shape, "replace-one", columns)
         return curve(event, "replace-one").epsilon(self.delta).upper
+
+
+def _distinct(mixing: Mixing) -> int:
+    """How many different rows a mixing matrix has."""
+    order = np.argsort(mixing.places, axis=1)
+    rows = [np.take_along_axis(x, order, 1) for x in (mixing.places, mixing.coefficients)]
+    return len(np.unique(np.concatenate(rows, axis=1), axis=0))

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from sourdine import certificate as papers
 from sourdine.certificate import Access, Certificate
 from sourdine.digits import above
 from sourdine.encoding.encoder import InstanceEncoder
 from sourdine.encoding.encodings import FILE, Encodings
 from sourdine.encoding.labels import Public, Randomized
-from sourdine.errors import SourdineError
+from sourdine.errors import InputError, SourdineError
 from sourdine.events import compose
 from sourdine.report.page import page
 from sourdine.report.reading import NOTHING_TRAINED
@@ -39,7 +41,13 @@ class About:
 
 
 def seal(folder: Path, encodings: Encodings, encoder: InstanceEncoder, about: About) -> Certificate:
-    """Writes everything and seals it; the folder holds the ledger already."""
+    """Writes everything and seals it; the folder holds the ledger already.
+
+    Only what the encoder drew last is sealed. Where something goes wrong the encodings are removed, so
+    that no folder holds them without a certificate.
+    """
+    if encodings is not encoder.made:
+        raise InputError("these encodings are not what the encoder drew; nothing was charged for them.")
     try:
         encodings.save(folder / FILE)
         metrics: dict[str, Any] = {}
@@ -50,11 +58,16 @@ def seal(folder: Path, encodings: Encodings, encoder: InstanceEncoder, about: Ab
         (folder / "report.html").write_text(page(document, metrics), encoding="utf-8")
         papers.seal(folder, draft)
         return Certificate.from_json((folder / "certificate.json").read_text("utf-8"))
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        (folder / FILE).unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or "no room, or no right to write"
         raise SourdineError(
-            f"{folder} cannot be written: {error.strerror}. What was charged stays charged; make room "
-            "and encode into another folder."
+            f"{folder} cannot be written: {reason}. What was charged stays charged, and nothing was "
+            "released; make room, and encode into another folder."
         ) from None
+    except BaseException:
+        (folder / FILE).unlink(missing_ok=True)
+        raise
 
 
 def write_plain(folder: Path, encodings: Encodings) -> None:
@@ -70,27 +83,32 @@ def write_plain(folder: Path, encodings: Encodings) -> None:
         ]
         lines += [str(encodings.about.get("guarantee", ""))]
         (folder / "README.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise SourdineError(f"{folder} cannot be written: {error.strerror}; make room.") from None
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or "no room, or no right to write"
+        raise SourdineError(f"{folder} cannot be written: {reason}; make room.") from None
 
 
 def _draft(encodings: Encodings, encoder: InstanceEncoder, about: About) -> Certificate:
     event = compose([entry.event for entry in encoder.ledger.history()])
+    tuned = encoder.tuned
     what = "noisy vectors of all records"
     if isinstance(encoder.labels, Public):
         what += ", with their labels as they are"
     else:
         what += f", with labels {encoder.labels.said}"
     named = papers.sampling(event)
+    absent = {"replace-one": "is replaced by another", "zero-out": "becomes nothing"}
+    frozen = "map and clip" if tuned is not None else "encoder, map and clip"
+    why = "charged before anything was drawn"
     accesses = [
-        Access(what, event, "charged before anything was drawn"),
+        Access(what, event, why if tuned is None else f"{why}, with the training of the encoder"),
         Access(
             "the number of records",
             _NOTHING,
-            f"public under {encoder.budget.adjacency}: a record is replaced, not removed",
+            f"public: under {encoder.budget.adjacency} a record {absent[encoder.budget.adjacency]}",
         ),
         Access("the label set", _NOTHING, "declared by the owner, not read off the data"),
-        Access("encoder, map and clip", _NOTHING, "made without these records; the owner declares it"),
+        Access(frozen, _NOTHING, "made without these records; the owner declares it"),
     ]
     if isinstance(encoder.labels, Public):
         accesses.append(Access("the label of every record", None, "the owner declares labels public"))
@@ -125,7 +143,9 @@ def _not_covered(encoder: InstanceEncoder) -> list[str]:
     said = [
         "A person with several records: each of them is protected by itself.",
         "Records that copy or describe each other: what one gives away, the others give away too.",
-        "That the encoder, the map and the clip were made without these records is the owner's word.",
+        "That the map and the clip were made without these records, and the encoder too unless its "
+        "training is charged here, is the owner's word.",
+        "Other releases of the same records, such as a second folder: their epsilons add up.",
     ]
     if isinstance(encoder.labels, Public):
         said.insert(0, "Labels: the owner declares them public, and they are released as they are.")

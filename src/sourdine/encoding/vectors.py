@@ -79,10 +79,12 @@ def clipped(features: Floats, clip: float, norm: int = 2) -> Floats:
     rows = checked(features, "features")
     finite = np.asarray(np.isfinite(rows).all(1))
     rows = np.where(finite[:, None], rows, 0.0)
-    largest = np.maximum(np.abs(rows).max(1, initial=0.0), np.finfo(float).tiny)  # no square overflows
-    sizes = largest * np.linalg.norm(rows / largest[:, None], ord=norm, axis=1)
-    scale = np.minimum(1.0, _LESS * clip / np.maximum(sizes, np.finfo(float).tiny))
-    return np.asarray(rows * scale[:, None])
+    largest = np.maximum(np.abs(rows).max(1, initial=0.0), np.finfo(float).tiny)[:, None]
+    shape = rows / largest  # whose squares neither overflow nor vanish
+    sizes = np.linalg.norm(shape, ord=norm, axis=1)[:, None]
+    with np.errstate(over="ignore"):
+        long = largest * sizes > _LESS * clip
+    return np.where(long, shape * (_LESS * clip / np.maximum(sizes, 1e-300)), rows)
 
 
 def joined(features: Floats, labels: NDArray[np.int64] | None, shape: Shape) -> Floats:
