@@ -1,13 +1,11 @@
 """Instance encoding on real text: accuracy and reconstruction over epsilon, in two figures.
 
-    python benchmarks/encoding/run.py features DATA OUT [--model FOLDER]
-    python benchmarks/encoding/run.py utility OUT --lines utility.jsonl [--tasks cola,sst2] [--seeds 3]
-    python benchmarks/encoding/run.py attack OUT --lines attack.jsonl [--tasks cola,sst2] [--schemes laplace --epsilons 10,15,20 --seeds 5]
-    python benchmarks/encoding/run.py best OUT [--seeds 5]
-    python benchmarks/encoding/run.py figure OUT --lines utility.jsonl attack.jsonl --out accuracy.png attack.png
+    python benchmarks/encoding/run.py all DATA OUT [--model FOLDER]        # both figures, in OUT
+    python benchmarks/encoding/run.py attack OUT --schemes laplace --epsilons 10,15,20 --seeds 5
+    python benchmarks/encoding/run.py best OUT --tasks sst2 --seeds 5
 
-DATA holds TASK.train.jsonl and TASK.test.jsonl (text, label) of cola and sst2, as benchmarks/text/prepare.py
-writes them, and public texts, public.jsonl. `features` reads all of them once with a frozen MiniLM; the rest
+The parts of `all` are features (DATA OUT), utility, attack and figure (OUT). DATA holds TASK.train.jsonl and
+TASK.test.jsonl (text, label) of cola and sst2, as benchmarks/text/prepare.py writes them, and public texts, public.jsonl. `features` reads all of them once with a frozen MiniLM; the rest
 works on those arrays. Lines that are there already are not made again.
 
 Utility: a model is trained on encodings of all training records and tested on clean features. Attack: 100
@@ -39,7 +37,6 @@ SCHEMES = {
     "repair": "the repair: local, randomized labels",
 }
 FREE = ("none", "texthide")  # no epsilon
-FIGURES = (("accuracy",), ("matched", "identified"))
 TITLES = {
     "accuracy": (
         "Accuracy of models trained on encodings, by the epsilon that is claimed: only the repair keeps it",
@@ -270,7 +267,7 @@ def figure(lines: Path, out: Path, whats: tuple[str, ...]) -> None:
     names = {"accuracy": "accuracy", "matched": "vectors recovered", "identified": "records identified"}
     with style.house():
         canvas = style.canvas(title, note, taller=0.7 + 2.6 * (len(whats) - 1), headed=True)
-        canvas.subplots_adjust(bottom=0.25 if len(whats) == 1 else 0.18, wspace=0.28, hspace=0.28)
+        canvas.subplots_adjust(bottom=0.25 if len(whats) == 1 else 0.195, wspace=0.28, hspace=0.28)
         for place, (what, task) in enumerate((x, y) for x in whats for y in tasks):
             heading = {"cola": "CoLA", "sst2": "SST-2"}[task]
             grid = (len(whats), len(tasks))
@@ -300,7 +297,7 @@ def figure(lines: Path, out: Path, whats: tuple[str, ...]) -> None:
         canvas.legend(
             handles=handles,
             loc="lower center",
-            bbox_to_anchor=(0.5, 0.065 if len(whats) == 1 else 0.05),
+            bbox_to_anchor=(0.5, 0.065 if len(whats) == 1 else 0.072),
             ncol=3,
             frameon=False,
             fontsize=style.SMALL,
@@ -310,10 +307,8 @@ def figure(lines: Path, out: Path, whats: tuple[str, ...]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["features", "utility", "attack", "best", "figure"])
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--lines", nargs="+", type=Path)
-    parser.add_argument("--out", nargs="+", type=Path)
+    parser.add_argument("what", choices=["all", "features", "utility", "attack", "best", "figure"])
+    parser.add_argument("folders", nargs="+", type=Path, help="DATA and OUT, or OUT where DATA is read")
     parser.add_argument("--tasks", default="cola,sst2")
     parser.add_argument("--schemes", default=",".join(SCHEMES))
     parser.add_argument("--seeds", type=int, help="3, and 1 for attacks")
@@ -321,24 +316,27 @@ def main() -> None:
     parser.add_argument("--model")
     asked = parser.parse_args()
     warnings.filterwarnings("ignore")
-    if asked.what == "features":
-        features(*asked.folders, asked.model)
-        return
-    (folder,) = asked.folders
-    if asked.what == "figure":
-        for lines, out, whats in zip(asked.lines, asked.out, FIGURES, strict=False):
-            figure(lines, out, whats)
-        return
+    folder, whats = asked.folders[-1], [asked.what]
+    if asked.what == "all":
+        whats = ["features", "utility", "attack", "figure"]
     schemes, epsilons = asked.schemes.split(","), [float(x) for x in asked.epsilons.split(",")]
-    for name in asked.tasks.split(","):
-        task = Task(folder, name)
-        if asked.what == "best":
-            best(task, asked.seeds or 3)
-        elif asked.what == "utility":
-            kept = [x for x in schemes if x != "shared"]
-            measure(task, utility, kept, epsilons, asked.seeds or 3, asked.lines[0])
+    for what in whats:
+        if what == "features":
+            features(asked.folders[0], folder, asked.model)
+        elif what == "figure":
+            figure(folder / "utility.jsonl", folder / "accuracy.png", ("accuracy",))
+            figure(folder / "attack.jsonl", folder / "attack.png", ("matched", "identified"))
         else:
-            measure(task, attack, schemes, epsilons, asked.seeds or 1, asked.lines[0])
+            for name in asked.tasks.split(","):
+                task = Task(folder, name)
+                if what == "best":
+                    best(task, asked.seeds or 3)
+                elif what == "utility":
+                    kept, lines = [x for x in schemes if x != "shared"], folder / "utility.jsonl"
+                    measure(task, utility, kept, epsilons, asked.seeds or 3, lines)
+                else:
+                    lines = folder / "attack.jsonl"
+                    measure(task, attack, schemes, epsilons, asked.seeds or 1, lines)
 
 
 if __name__ == "__main__":
