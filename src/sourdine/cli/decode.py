@@ -6,7 +6,6 @@ import json as json_module
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from sourdine.cli.options import (
@@ -143,6 +142,8 @@ def _named(found: Any, how: dict[str, int], seen: dict[str, Any]) -> float:
 
 def _closest(guess: Any, seen: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
     """For the clearest few of the recovered vectors, the candidate that they are closest to."""
+    import numpy as np  # noqa: PLC0415 (only now: other verbs start without it)
+
     middle = seen["public"].mean(0)
     every = seen["candidates"]
 

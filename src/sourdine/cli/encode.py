@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from sourdine import checks
@@ -95,6 +94,8 @@ def encode(
     Example: `sourdine encode notes.csv --text note --label diagnosis --labels yes,no --epsilon 8
     --public abstracts.csv`
     """
+    import numpy as np  # noqa: PLC0415 (only now: other verbs start without it)
+
     if mode not in ("local", "central", "secret", "texthide", "paper"):
         raise InputError(f"the mode is local, central, secret, texthide or paper, not {mode!r}.")
     if (epsilon is None) != (mode == "texthide"):
@@ -234,6 +235,8 @@ def _encoder(
     mode: Mode,
     noise: str,
 ) -> InstanceEncoder:
+    import numpy as np  # noqa: PLC0415
+
     from sourdine.encoding.encoder import InstanceEncoder  # noqa: PLC0415
     from sourdine.encoding.noises import NOISES  # noqa: PLC0415
     from sourdine.ledger import Ledger  # noqa: PLC0415
