@@ -74,7 +74,7 @@ MAY_IMPORT = {
     # Its noise is made where that of training is: there is one place for it.
     "encoding": {
         *("accounting", "budget", "certificate", "checks", "digits", "errors", "events", "ledger"),
-        *("report", "rng", "sgd"),
+        *("mechanisms", "report", "rng", "sgd"),
     },
     "report": {"accounting", "budget", "certificate", "checks", "digits", "errors", "events"},
     "attacks": {"audit", "checks", "data", "errors", "rng"},

@@ -133,6 +133,14 @@ def test_texthide_is_attacked(root: Path, tmp_path: Path, capsys: Any) -> None:
     assert "there already" in capsys.readouterr().err
 
 
+def test_mixtures_without_masks_show_who_is_there(root: Path, tmp_path: Path, capsys: Any) -> None:
+    out, paper = tmp_path / "out", ("--mode", "paper", "--epsilon", "2000", "--delta", "1e-5")
+    assert run(root, *paper, "--mixed", "2", "--outputs", "1500", "--out", str(out)) == 0
+    capsys.readouterr()
+    assert attack(root, out) == 0
+    assert "present: " in capsys.readouterr().out
+
+
 def test_the_repair_is_attacked(root: Path, tmp_path: Path, capsys: Any) -> None:
     assert private(root, tmp_path / "out") == 0
     capsys.readouterr()

@@ -84,7 +84,7 @@ def encoding(
     result: dict[str, Any] = {"encodings": len(found), **how, "scheme": str(found.about.get("mode"))}
     if "truth" in seen:
         result |= _measured(guess, seen, guess is found.vectors)
-        result["identified"] = max(result["identified"], _named(found, how, seen))
+        result |= _present(found, how, seen)
     result["closest"] = _closest(
         guess, seen, [row[0] for row in zip(*texts["candidates"].texts, strict=True)]
     )
@@ -131,13 +131,13 @@ def _measured(guess: Any, seen: dict[str, Any], paired: bool) -> dict[str, Any]:
     }
 
 
-def _named(found: Any, how: dict[str, int], seen: dict[str, Any]) -> float:
+def _present(found: Any, how: dict[str, int], seen: dict[str, Any]) -> dict[str, float]:
     """The share of records that show among mixtures without masks, where there are enough of those."""
     if how["mixed"] == 1 or how["masks"] > 1 or len(found) <= found.vectors.shape[1]:
-        return 0.0
+        return {}
     from sourdine.attacks.presence import identified  # noqa: PLC0415
 
-    return identified(found.vectors, seen["truth"], seen["candidates"])
+    return {"present": identified(found.vectors, seen["truth"], seen["candidates"])}
 
 
 def _closest(guess: Any, seen: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
@@ -168,6 +168,8 @@ def _say(result: dict[str, Any]) -> None:
         print(
             f"identified: {result['identified']:.1%} of the records; by chance {result['chance']:.2%}"
         )
+    if "present" in result:
+        print(f"present: {result['present']:.1%} of the records show among the mixtures; same chance")
     print("closest candidates:")
     for row in result["closest"]:
         print(f"  {row['cosine']:.3f}  {row['candidate'][:90]}")

@@ -49,6 +49,7 @@ from sourdine.encoding.vectors import Floats, Shape, checked, indicators, joined
 from sourdine.errors import InputError
 from sourdine.events import Event, compose
 from sourdine.ledger import Ledger
+from sourdine.mechanisms.response import flip_event
 from sourdine.rng import Source, secure
 
 Features = Callable[[Sequence[str]], Floats]
@@ -183,7 +184,7 @@ class InstanceEncoder:
         beside = [] if self.tuned is None else [self.tuned]
         if isinstance(self.labels, Randomized):
             flip = self.labels.flip(self.budget, len(self.classes))
-            beside.append(self.labels.cost(flip, len(self.classes), self.budget.adjacency))
+            beside.append(flip_event(flip, len(self.classes), self.budget.adjacency))
         scale = self.noise.scale(self.budget, shape, columns, compose(beside) if beside else None)
         own = self.noise.event(scale, shape, self.budget.adjacency, columns)
         return Plan(shape, scale, flip, columns, compose([own, *beside]), mixing)

@@ -7,7 +7,6 @@ is post-processing; since a neighbour changes features and label together, the t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,7 +18,7 @@ from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.encoding.vectors import Floats, indicators
 from sourdine.errors import InputError
-from sourdine.events import ApproximateEvent, Event, RandomizedResponseEvent
+from sourdine.mechanisms.response import least_flip
 from sourdine.rng import Source
 
 Classes = NDArray[np.int64]
@@ -51,17 +50,7 @@ class Randomized:
     def flip(self, budget: Budget, classes: int) -> float:
         """The probability of a uniform answer."""
         epsilon = min(self.share * budget.epsilon, _MOST)
-        if budget.adjacency == "replace-one":
-            return classes / (classes + math.expm1(epsilon)) * (1 + 1e-12)
-        # A record that is nothing answers uniformly; see `cost`.
-        return min(1.0, max(math.exp(-epsilon), (classes - math.exp(epsilon)) / (classes - 1)))
-
-    def cost(self, flip: float, classes: int, adjacency: str) -> Event:
-        """Under zero-out a label has likelihood K - (K - 1) flip or flip against a uniform answer."""
-        if adjacency == "replace-one":
-            return RandomizedResponseEvent(flip, classes)
-        epsilon = math.log(max(classes - (classes - 1) * flip, 1 / flip))
-        return ApproximateEvent(epsilon * (1 + 1e-12) + 1e-12, 0.0, adjacency)
+        return least_flip(epsilon, classes, budget.adjacency)
 
     def answers(self, labels: Classes, flip: float, classes: int, source: Source) -> Classes:
         """One answer for each label; for no label (-1) a uniform one."""

@@ -21,8 +21,27 @@ from scipy import special
 
 from sourdine import checks
 from sourdine.errors import InputError
-from sourdine.events import Event, NonPrivateEvent, RandomizedResponseEvent
+from sourdine.events import ApproximateEvent, Event, NonPrivateEvent, RandomizedResponseEvent
 from sourdine.rng import Source, secure
+
+
+def least_flip(epsilon: float, choices: int, adjacency: str) -> float:
+    """The least flip whose answer is epsilon-DP, for somebody who is replaced or becomes nothing."""
+    if adjacency == "replace-one":
+        return choices / (choices + math.expm1(epsilon))
+    return min(1.0, max(math.exp(-epsilon), (choices - math.exp(epsilon)) / (choices - 1)))
+
+
+def flip_event(flip: float, choices: int, adjacency: str) -> Event:
+    """What one answer costs; under zero-out, somebody who is nothing answers uniformly.
+
+    Against that an answer has likelihood ratio K - (K - 1) flip if it is the true one and flip if it is
+    another, so it is ln max(K - (K - 1) flip, 1 / flip)-DP, rounded up.
+    """
+    if adjacency == "replace-one":
+        return RandomizedResponseEvent(flip, choices)
+    epsilon = math.log(max(choices - (choices - 1) * flip, 1 / flip))
+    return ApproximateEvent(epsilon * (1 + 1e-12) + 1e-12, 0.0, adjacency)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ from sourdine import checks
 from sourdine.accounting import least_noise
 from sourdine.budget import Budget
 from sourdine.errors import BudgetError, InputError, NotAccountable
-from sourdine.events import ApproximateEvent, Event, GaussianEvent, RandomizedResponseEvent, compose
+from sourdine.events import Event, GaussianEvent, compose
+from sourdine.mechanisms.response import flip_event, least_flip
 from sourdine.rng import Source, secure
 from sourdine.sgd.noise import add_noise_
 from sourdine.text.output import Weights, targets_of, unit_rows
@@ -60,9 +61,9 @@ def event(
     parts: list[Event] = [GaussianEvent(noise_multiplier)]
     match checks.adjacency(adjacency):
         case "replace-one":
-            parts.append(RandomizedResponseEvent(flip, classes))
+            parts.append(flip_event(flip, classes, adjacency))
         case "zero-out" if flip < 1:
-            parts.append(ApproximateEvent(_label_epsilon(flip, classes), 0.0, adjacency))
+            parts.append(flip_event(flip, classes, adjacency))
         case "add-remove":
             raise NotAccountable(
                 "a release for each record shows how many there are, so add-remove says nothing about "
@@ -83,7 +84,7 @@ def split(budget: Budget, classes: int, dimension: int, rows: int = 1) -> Split:
     rows = checks.whole("rows", rows)
     best, most = None, 0.0
     for share in _SHARES:
-        flip = _flip_of(share * budget.epsilon / rows, classes, budget.adjacency)
+        flip = least_flip(share * budget.epsilon / rows, classes, budget.adjacency)
         plan = functools.partial(
             event, flip=flip, classes=classes, adjacency=budget.adjacency, rows=rows
         )
@@ -167,18 +168,6 @@ def train_on_noisy(
     both = vectors.T @ (x.T @ answers / n)
     weight = (vectors @ (own * both / (own**2 + shaken))).T
     return Weights(weight.float(), (shares - weight @ middle).float())
-
-
-def _label_epsilon(flip: float, classes: int) -> float:
-    """ln max(K - (K - 1) flip, 1 / flip), rounded up."""
-    return math.log(max(classes - (classes - 1) * flip, 1 / flip)) * (1 + 1e-12) + 1e-12
-
-
-def _flip_of(epsilon: float, classes: int, adjacency: str) -> float:
-    """The least flip whose label is epsilon-DP."""
-    if adjacency == "replace-one":
-        return classes / (classes + math.expm1(epsilon))
-    return min(1.0, max(math.exp(-epsilon), (classes - math.exp(epsilon)) / (classes - 1)))
 
 
 def _flip(flip: float) -> float:
