@@ -59,16 +59,13 @@ def event(
     """What `perturb` costs a unit with at most so many rows."""
     flip, classes = _flip(flip), checks.whole("classes", classes, least=2)
     parts: list[Event] = [GaussianEvent(noise_multiplier)]
-    match checks.adjacency(adjacency):
-        case "replace-one":
-            parts.append(flip_event(flip, classes, adjacency))
-        case "zero-out" if flip < 1:
-            parts.append(flip_event(flip, classes, adjacency))
-        case "add-remove":
-            raise NotAccountable(
-                "a release for each record shows how many there are, so add-remove says nothing about "
-                "it; ask for adjacency zero-out or replace-one."
-            )
+    if checks.adjacency(adjacency) == "add-remove":
+        raise NotAccountable(
+            "a release for each record shows how many there are, so add-remove says nothing about "
+            "it; ask for adjacency zero-out or replace-one."
+        )
+    if adjacency == "replace-one" or flip < 1:
+        parts.append(flip_event(flip, classes, adjacency))
     return compose(parts) * checks.whole("rows", rows)
 
 
