@@ -76,6 +76,10 @@ MAY_IMPORT = {
         *("accounting", "budget", "certificate", "checks", "digits", "errors", "events", "ledger"),
         *("mechanisms", "report", "rng", "sgd"),
     },
+    "pate": {
+        *("accounting", "budget", "certificate", "checks", "data", "digits", "errors", "events"),
+        *("ledger", "mechanisms", "report", "rng"),
+    },
     "report": {"accounting", "budget", "certificate", "checks", "digits", "errors", "events"},
     "attacks": {"audit", "checks", "data", "errors", "rng"},
     "cli": {

@@ -1,0 +1,1 @@
+"""PATE: teachers vote on public inputs, and only noisy answers leave the house."""
