@@ -69,10 +69,16 @@ _ONE_DEVIATION = float(special.log_ndtr(-1.0))
 
 def log_q_gnmax(counts: ArrayLike, sigma: float, grid: float = 0.0) -> Floats:
     """ln q of every row of votes: a bound on the probability that GNMax gives another answer."""
+    rows = votes(counts)
+    return _capped(log_union(rows, sigma, grid), rows.shape[1], grid)
+
+
+def log_union(counts: ArrayLike, sigma: float, grid: float = 0.0) -> Floats:
+    """The same before it is capped: the sum over all other classes, which may be above 1."""
     gaps = _gaps(votes(counts))
     sigma, grid = checks.positive("sigma", sigma), _grid(grid, sigma)
     terms = special.log_ndtr(-(gaps - grid / 2) / (math.sqrt(2) * sigma))
-    return _capped(special.logsumexp(terms, axis=1), gaps.shape[1] + 1, grid)
+    return np.asarray(special.logsumexp(terms, axis=1))
 
 
 def log_answered(
