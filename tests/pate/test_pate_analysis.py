@@ -197,9 +197,12 @@ def test_noise_on_a_grid_is_bounded_by_smaller_gaps(sigma, steps):
     beyond = passed <= special.log_ndtr(-1)
     assert beyond.sum() > 5
     assert (rare <= np.exp(passed) * (1 + 1e-12))[beyond].all()
-    _, failed = analysis.log_answered(tops, 50.0, sigma, 1 / steps)
-    missed = np.array([mass[x < 50 - top - 1e-9].sum() for top in tops])
-    assert (missed <= np.exp(failed) * (1 + 1e-12))[failed <= special.log_ndtr(-1)].all()
+    # a threshold just above a grid point is the worst for the other outcome
+    _, failed = analysis.log_answered(tops, 50.001, sigma, 1 / steps)
+    missed = np.array([mass[x < 50.001 - top].sum() for top in tops])
+    beyond = failed <= special.log_ndtr(-1)
+    assert beyond.sum() > 5
+    assert (missed <= np.exp(failed) * (1 + 1e-12))[beyond].all()
 
 
 def test_where_gaps_are_small_a_grid_leaves_the_worst_case():
@@ -235,6 +238,12 @@ def test_all_agreeing_for_ever_costs_nothing_and_worst_case_is_the_ceiling():
     )
     cost = analysis.rdp_gnmax(np.linspace(-2000, -1e-3, 5000), 40.0, orders)
     assert ((cost >= 0) & (cost <= np.array(orders) / 1600)).all()
+
+
+def test_conditions_of_theorem_6():
+    """At sigma 1000 ln(1/q) must be above 1 or so; at sigma 1/2 above 4, or mu2 is below 1."""
+    assert analysis._valid(np.array([-0.9, -1.1]), 1000.0).tolist() == [False, True]
+    assert analysis._valid(np.array([-3.9, -12.0, -math.inf]), 0.5).tolist() == [False, True, False]
 
 
 def test_at_most_takes_the_dearest_answers():

@@ -139,6 +139,12 @@ def test_what_comes_out_lies_on_one_grid_whatever_the_sensitivity(size):
         assert (np.abs(found - 8.0) < 1e-5).all()
 
 
+def test_rounding_never_goes_below():
+    release = Sanitised(order=14.0, beta=0.01, sigma=6.0, ceiling=20.0, z=6.0)
+    value = 8 + float(release.grid) / 3
+    assert (draws(release, value, 0.0, 50) >= value).all()
+
+
 def test_the_epsilon_of_the_votes():
     assert RELEASE.cost == pytest.approx(exact_cost(14.0, 0.2 / 14, 6.0, 1.0), abs=2e-6)
     assert RELEASE.cost > exact_cost(14.0, 0.2 / 14, 6.0, 1.0)

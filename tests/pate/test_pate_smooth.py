@@ -82,6 +82,42 @@ def test_falling_values_are_seen():
     assert not smooth._rises(np.array([0.0, 1.0, 1 - 1e-8]))
 
 
+class Falling(Answers):
+    def cost(self, log_q):
+        return 1 - np.exp(log_q)
+
+
+def test_orders_are_refused_that_are_not_covered():
+    with pytest.raises(NotAccountable, match="C5"):
+        Falling(40.0, 10, 14.0).check()
+    early = Answers(40.0, 10, 14.0, grid=1.0)
+    early.check()
+    early.__dict__["log_q0"] = -1.5
+    with pytest.raises(NotAccountable, match="grid"):
+        early.check()
+
+
+def test_totals_take_the_answers_given_or_the_largest_changes():
+    counts = np.array([[240, 5, 5], [150, 90, 10], [100, 80, 70], [240, 5, 5]])
+    answered = np.array([True, False, True, False])
+    threshold, sigma1, sigma2, order = 200.0, 100.0, 30.0, 10.0
+    single = smooth.changes_gnmax(counts, Answers(sigma2, 3, order))
+    check = smooth.changes_threshold(counts, threshold, sigma1, order).sum(0)
+    settings = (threshold, sigma1, sigma2, order)
+    found = smooth.changes_realised(counts, answered, *settings)
+    np.testing.assert_allclose(found, check + single[0] + single[2], rtol=1e-12)
+    found = smooth.changes_at_most(counts, 2, *settings)
+    np.testing.assert_allclose(found, check + np.sort(single, axis=0)[-2:].sum(0), rtol=1e-12)
+    assert (found > check + single[[0, 3]].sum(0)).any()
+
+
+def test_the_last_vote_is_moved_too():
+    answers = Answers(3.0, 2, 2.0)
+    away, there = smooth.changes_gnmax([[7, 1], [8, 0]], answers)
+    assert away[0] < away[1] == there[0]
+    assert (smooth.threshold_at([[7, 1]], 5.0, 2.0, 3.0)[0, 7:] == 0).all()  # nobody has no votes
+
+
 def histograms(teachers: int, classes: int) -> np.ndarray:
     grid = product(range(teachers + 1), repeat=classes)
     return np.array([row for row in grid if sum(row) == teachers])

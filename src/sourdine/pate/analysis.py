@@ -293,7 +293,8 @@ def _valid(log_q: Floats, sigma: float) -> NDArray[np.bool_]:
         eps2 = mu2 / sigma**2
         # (mu1/(mu1 - 1) mu2/(mu2 - 1))^mu2 with mu1 = mu2 + 1
         most = (mu2 - 1) * eps2 - mu2 * (np.log1p(1 / mu2) - np.log1p(-1 / mu2))
-        return np.asarray(np.isfinite(log_q) & (mu2 > 1) & (-log_q > eps2) & (log_q <= most))
+        # mu2 > 1 is L > eps2 as well: both say sqrt(L) > 1 / sigma.
+        return np.asarray(np.isfinite(log_q) & (mu2 > 1) & (log_q <= most))
 
 
 def _summed(log_q: Floats, weights: Floats, sigma: float, orders: Sequence[float]) -> Renyi:
