@@ -380,6 +380,29 @@ def test_a_frozen_layer_and_another_mode_are_another_graph() -> None:
     assert made.made == [True] * 3
 
 
+def test_a_setting_of_any_module_is_another_graph() -> None:
+    """Deep inside, shared, or put in the place of another: the model is looked at before each lot."""
+    made = Made(net(), loss, 0.1)
+    shared = torch.nn.Sequential(torch.nn.Identity())
+    made.model.first = torch.nn.ModuleList([shared, shared, torch.nn.Sequential(shared)])
+    made.begin()
+    known = {made.graphs._model}
+    made.begin()
+    assert known == {made.graphs._model}
+    for module in list(made.model.modules()):
+        module.setting = 1
+        made.begin()
+        assert made.graphs._model not in known
+        known.add(made.graphs._model)
+        module.setting = True  # equal, but not the same
+        made.begin()
+        assert made.graphs._model not in known
+        known.add(made.graphs._model)
+    shared[0] = torch.nn.Identity()
+    made.begin()
+    assert made.graphs._model not in known
+
+
 def test_what_has_no_graph_is_named() -> None:
     def curious(model: Any, batch: Any) -> Any:
         return loss(model, batch) * (2.0 if float(batch["ids"].sum()) > 1 else 1.0)

@@ -55,7 +55,7 @@ Answer = tuple[Tensor, Tensor, Tensor]
 Program = Callable[[list[Tensor], Any, Tensor, list[Tensor]], Answer]
 """program(owned, data, weights, sums) adds the clipped sum of a batch to `sums`, in place."""
 Compiler = Callable[[fx.GraphModule], Program]
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN = frozenset((type(None), bool, int, float, str))
 _MOST = 32  # shapes
 
 
@@ -127,7 +127,7 @@ class Graphs:
         """Of the batches of this lot: whether each was made by its graph."""
         self._graphs: dict[Hashable, _Graph] = {}
         self._models: dict[Hashable, int] = {}
-        self._last: tuple[list[Any], list[Any]] = ([], [])
+        self._last: tuple[list[Any], list[type], list[Any]] = ([], [], [])
         self._sums: Sums | None = None
         self._pool: Any = None
 
@@ -267,17 +267,26 @@ class Graphs:
         return alike and float(self._flat.square().sum()) <= tolerance**2 * size + 1e-30
 
     def _look_at_model(self) -> None:
-        """A number for all of the model that a graph holds on to: tensors, settings that are none."""
-        plain, tensors = list[Any](), list[Tensor]()
-        for module in self.model.modules():
+        """A number for all of the model that a graph holds on to: tensors, settings that are none.
+
+        The GPU waits for this at every lot, so modules are gone through without `modules()` and its
+        generators in generators, which are slow.
+        """
+        plain, tensors = list[Any](), list[Tensor | None]()
+        modules, seen = [self.model], {self.model}
+        for module in modules:  # which grows on the way
             own = vars(module)
             plain += [x for x in own.values() if type(x) in _PLAIN]
             tensors += own["_parameters"].values()
             tensors += own["_buffers"].values()
+            inner = [x for x in own["_modules"].values() if x is not None and x not in seen]
+            modules += dict.fromkeys(inner)
+            seen.update(inner)
         places = [(id(x), x.requires_grad, x.data_ptr()) for x in tensors if x is not None]
-        if (plain, places) == self._last and list(map(type, plain)) == list(map(type, self._last[0])):
+        now = (plain, list(map(type, plain)), places)
+        if now == self._last:
             return
-        self._last = (plain, places)
+        self._last = now
         self._owned = _owned(self.model)
         self._given = [x.detach() for x in self._owned]
         settings = [
