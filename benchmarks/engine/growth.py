@@ -8,9 +8,10 @@ texts of 128 tokens, and batches of 8 texts of 64 to 4096 tokens, with as many p
 A step is one of AdamW with all that belongs to it. The private one is made by graphs as they are traced (or by
 compiled ones), with secure noise; beside it the non-private one, eager, and with --compiled by torch.compile.
 
-Every point starts from an empty GPU. Time: median, least and most of 7 steps, wall time around a synchronised
-step. Memory: all that torch holds (reserved) in two steps, weights and optimizer included: "bytes" in ordinary
-ones, "bytes most" where one of the two is proved anew (sgd/graphs.py: the 1st, 2nd, 4th, ... and every 64th).
+Every point starts from an empty GPU. After 8 steps that are not timed come two for the memory, 5 for the time (median,
+least and most, wall time around a synchronised step) and two more for the memory, of which one is proved anew
+(sgd/graphs.py: the 1st, 2nd, 4th, ... and every 64th). Memory is the most that is allocated in two steps, and what lies
+in the pools of recorded graphs, weights and optimizer included: "bytes" of ordinary steps, "bytes most" with a proof.
 One JSON line for each point, as it comes; what is in the file already is not measured again, so that a run can be
 cut into several. What runs out of memory is said so, and nothing larger is tried. --tiny is for a try on
 the CPU, where memory is what a step allocates (the private sums lie there before) and time that of the process.
@@ -19,6 +20,7 @@ the CPU, where memory is what a step allocates (the private sums lie there befor
 import argparse
 import gc
 import json
+import math
 import statistics
 import sys
 import time
@@ -63,11 +65,12 @@ class Point(run.Bench):
         engine = run.started(self.engine(name))
         row: Row = {"seconds to start": time.perf_counter() - start}
         if self.device != "cpu":
-            row["bytes most"] = run.held(engine)  # in the 3rd and 4th step, which is proved
             row["bytes"] = run.held(engine)
-        times = [1e3 * self.seconds(lambda: run.once(engine)) for _ in range(7)]
+        times = [1e3 * self.seconds(lambda: run.once(engine)) for _ in range(5)]
         if self.device == "cpu":
             row["bytes"] = row["bytes most"] = self.memory(name)
+        else:
+            row["bytes most"] = run.held(engine)  # of the 16th step, which is proved, and the 17th
         return row | {"ms": statistics.median(times), "least": min(times), "most": max(times)}
 
 
@@ -139,10 +142,15 @@ def draw(lines: Path, path: Path) -> None:
 
     found = rows(lines)
     there = {key: row for key, row in found.items() if "failed" not in row}
-    first = json.loads(lines.read_text(encoding="utf-8").splitlines()[0])
+    text = lines.read_text(encoding="utf-8")
+    first = json.loads(text.splitlines()[0])
     batch = min(key[2] for key in there)
     length = next(key[3] for key in there if key[2] > batch)
-    version, end = first["versions"], "Curves end where the next size runs out of memory."
+    version, notes = first["versions"], []
+    if len(there) < len(found):
+        notes.append("Curves end where the next size runs out of memory.")
+    if "no graph" in text:
+        notes.append("Gap: a size for which there is no graph.")
 
     def ratios(what: str) -> list[str]:
         ours = {(key[0], "plain", *key[2:]): row for key, row in there.items() if "ours" in key[1]}
@@ -153,9 +161,9 @@ def draw(lines: Path, path: Path) -> None:
         figure = style.canvas(
             f"A private step takes {' to '.join(ratios('ms'))} times the time and {' to '.join(ratios('bytes'))} "
             "times the memory of a non-private one",
-            f"One step of AdamW, {first['precision']}, {version['device']}, torch {version['torch']}. Dashed: non-private. "
+            f"One step of AdamW, {first['precision']}, {version['device']}, torch {version['torch']}. Dashed: non-private, eager. "
             "Shaded: memory of the few steps in which it is proved anew which rows are whose, up to "
-            f"{ratios('bytes most')[-1]} times. {end if len(there) < len(found) else ''}",
+            f"{ratios('bytes most')[-1]} times. {' '.join(notes)}",
             taller=1.6,
             margin=0.95,
         )
@@ -179,16 +187,20 @@ def curves(plot: object, chosen: dict[Key, Row], at: int, what: str) -> None:
     scale, ends = 2.0**30 if what == "bytes" else 1.0, []
     plot.set_xscale("log", base=2)
     plot.set_yscale("log")
+    ticks = sorted({key[at] for key in chosen})
     for model, engine in sorted({key[:2] for key in chosen}):
-        own = sorted((key[at], row) for key, row in chosen.items() if key[:2] == (model, engine))
-        xs, ys = [x for x, _ in own], [row[what] / scale for _, row in own]
+        own = {key[at]: row for key, row in chosen.items() if key[:2] == (model, engine)}
+        xs = [x for x in ticks if x <= max(own)]
+        ys, most = (
+            [own[x][name] / scale if x in own else math.nan for x in xs]  # no line over a gap
+            for name in (what, "bytes most")
+        )
         (name, color), line = looks[model], ("-", "--")["ours" not in engine]
-        plot.plot(xs, ys, line, color=color, linewidth=style.LINE if line == "-" else 1.2)
+        width, dots = (style.LINE, "o") if line == "-" else (1.2, "")
+        plot.plot(xs, ys, line, color=color, linewidth=width, marker=dots, markersize=4)
         if line == "-" and what == "bytes":
-            most = [row["bytes most"] / scale for _, row in own]
             plot.fill_between(xs, ys, most, color=color, alpha=0.12, linewidth=0)
         ends.append((ys[-1], xs[-1], name + ENGINES[engine][0], color))
-    ticks = sorted({key[at] for key in chosen})
     plot.set_xticks(ticks, [str(x) for x in ticks])
     plot.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     plot.yaxis.set_major_formatter(lambda y, _: f"{y:g}")

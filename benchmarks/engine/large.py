@@ -11,7 +11,7 @@ the GPU to itself; time and memory as in growth.py, which also says what a step 
 --largest: layers of width 4096 (with 32 of them the shape of the models of 7 billion) are added until one step no
 longer fits into the GPU: batch 1, all weights trained, sourdine's eager engine (clipped_sum, Sums, add_noise_), and then
 the non-private step in the same way. The numbers of layers are halved into; none is tried whose weights, sums and
-moments (16 bytes a weight) are more than the GPU has. A size fits if three steps were made, of which two were proved.
+moments (16 bytes a weight) are more than the GPU has. A size fits if nine steps were made, of which four were proved.
 --checkpointing switches activation checkpointing on, where the engine does not refuse it. --tiny is for a try on the CPU.
 """
 
@@ -147,7 +147,7 @@ def table(title: str, rows: dict[str, Row]) -> str:
 
 
 def tried(shape: Shape, kind: type[run.Engine], asked: argparse.Namespace) -> Row:
-    """Three steps of a model, the last of them timed."""
+    """Nine steps of a model, the last of them timed."""
     cuda = asked.device != "cpu"
     model = shape.built(asked.device, checkpointing=asked.checkpointing).train()
     batch = models.positioned(shape.vocabulary, shape.length, None)(1)
@@ -174,7 +174,7 @@ def largest(shape: Shape, kind: type[run.Engine], asked: argparse.Namespace) -> 
     while fails - fits > 1:
         now = replace(shape, layers=(fits + fails) // 2)
         if cuda:
-            torch.cuda.reset_peak_memory_stats()  # what is allocated, at the highest point of all three
+            torch.cuda.reset_peak_memory_stats()  # what is allocated, at the highest point of all steps
         row = growth.attempted(partial(tried, now, kind, asked))
         tries.append({"layers": now.layers, "weights": now.weights(), **row})
         print(json.dumps(tries[-1]), flush=True)
