@@ -97,6 +97,7 @@ MAY_IMPORT = {
             "events",
             "ledger",
             "mechanisms",
+            "pate",
             "query",
         ),
         *("report", "rng", "text", "__init__"),

@@ -28,6 +28,7 @@ from sourdine.cli import (
     fetch,
     figures,
     ledger,
+    pate,
     query,
     report,
     survey,
@@ -52,6 +53,7 @@ app.command("compare", cls=compare.SeveralValues)(compare.compare)
 app.command("encode")(encode.encode)
 app.command("fetch")(fetch.fetch)
 app.command("figures")(figures.figures)
+app.command("pate")(pate.pate)
 app.command("query")(query.query)
 app.command("report")(report.report)
 app.command("train")(train.train)

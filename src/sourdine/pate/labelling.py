@@ -100,11 +100,13 @@ class Labelling:
                     "the reservation to go on with is for another plan; keep to its settings."
                 )
         self.asked, self.answered = int(done.asked.sum()), int(done.answered.sum())
+        settled = {entry.refers for entry in self.ledger.history()}
+        self._closed = self.entry.id in settled
 
     @property
     def over(self) -> bool:
-        """Whether the plan is used up."""
-        return self.asked >= self.questions or self.answered >= self.answers
+        """Whether the plan is used up, or closed."""
+        return self._closed or self.asked >= self.questions or self.answered >= self.answers
 
     def ask(self, votes: Votes, beliefs: Floats | None = None) -> Answers:
         """Answers to these questions, as far as the plan goes.
@@ -135,6 +137,8 @@ class Labelling:
 
     def close(self) -> None:
         """Settles the reservation: nothing is given back, and nothing more is asked."""
+        if self._closed:
+            return
         ran = self.aggregator.plan(self.asked, self.answered)
         self.ledger.settle(self.entry, ran, "done" if ran == self.event else "outputs")
-        self.questions = self.answers = 0
+        self._closed = True

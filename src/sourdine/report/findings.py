@@ -27,6 +27,7 @@ from sourdine.report.words import event_of
 
 _ACCURACY = 1e-4  # of recomputed epsilons; coarser than the certificate's, and a page renders in time
 _PAIRS = 18
+STEPS, QUESTIONS = "steps of training", "questions asked"
 _MOMENTS = 10
 _SLACK = 0.01  # a claim so much above the events' own cost was not computed from them alone
 
@@ -111,7 +112,7 @@ class Findings:
     agrees: whether the claim is what the events cost; None where that could not be computed, and False
     only where the events are proven to cost more.
     path: epsilon of a unit that is trained on after so many steps, what all units meet counted from the
-    start.
+    start; or after so many questions to teachers. over: which of both, in words.
     costs: the epsilon of each access alone, None where it has none.
     """
 
@@ -120,6 +121,7 @@ class Findings:
     tradeoff: Tradeoff
     agrees: bool | None
     path: tuple[tuple[int, float], ...]
+    over: str
     costs: tuple[float | None, ...]
 
     def group(self, rows: int) -> Promise:
@@ -136,9 +138,15 @@ def find(certificate: Mapping[str, Any]) -> Findings:
     event = event_of(certificate.get("events"))
     spent = None if event is None else _curve(event, promised.adjacency)
     agrees, pairs = _compared(promised, spent, filtered=_filtered(certificate))
-    path = () if event is None or not agrees else _path(event, promised)
+    path: tuple[tuple[int, float], ...] = ()
+    over = STEPS
+    if event is not None and agrees:
+        path = _path(event, promised)
+        questions = section(certificate, "training").get("questions")
+        if not path and isinstance(questions, int) and questions > 1:
+            path, over = _asked(event, questions, promised), QUESTIONS
     costs = tuple(_cost(access, promised) for access in looks(certificate))
-    return Findings(promised, level(promised, certificate), Tradeoff(pairs), agrees, path, costs)
+    return Findings(promised, level(promised, certificate), Tradeoff(pairs), agrees, path, over, costs)
 
 
 def guarantee(certificate: Mapping[str, Any]) -> Guarantee:
@@ -219,6 +227,17 @@ def _path(event: Event, promised: Guarantee) -> tuple[tuple[int, float], ...]:
         if spent is not None:
             found.append((moment, min(promised.epsilon, spent.epsilon_upper(promised.delta))))
     return (*found, (steps, promised.epsilon))
+
+
+def _asked(event: Event, questions: int, promised: Guarantee) -> tuple[tuple[int, float], ...]:
+    """Epsilon after parts of a plan of questions, of which answers come evenly."""
+    found = []
+    for moment in sorted({round(questions * i / _MOMENTS) for i in range(1, _MOMENTS)} - {0}):
+        parts = [(part, -(-count * moment // questions)) for part, count in event.parts]
+        spent = _curve(repeat(parts), promised.adjacency)
+        if spent is not None:
+            found.append((moment, min(promised.epsilon, spent.epsilon_upper(promised.delta))))
+    return ((0, 0.0), *found, (questions, promised.epsilon))
 
 
 def _series(event: Event) -> list[tuple[Event, int]]:

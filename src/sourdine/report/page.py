@@ -97,7 +97,15 @@ def page(
         parts=fields.parts(certificate),
         key=text(section(certificate, "signature"), "public_key"),
         bound=text(section(certificate, "guarantee"), "contribution_bound"),
+        teachers=_teachers(certificate),
     )
+
+
+def _teachers(certificate: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How teachers were asked, where the model is a student of theirs, else nothing."""
+    found = section(certificate, "training")
+    names = ("teachers", "asked", "questions", "answered", "answers")
+    return found if all(isinstance(found.get(name), int) for name in names) else {}
 
 
 def _broken(found: Findings, proven: Sequence[Attack]) -> list[str]:

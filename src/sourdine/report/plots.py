@@ -88,12 +88,12 @@ def tradeoff(found: Callable[[float], float], marks: Sequence[float]) -> Markup:
     return _figure(frame.height, f"Trade-off of any membership attack: {stated}.", body)
 
 
-def spending(path: Sequence[tuple[int, float]], budget: float | None) -> Markup:
-    """Epsilon against the steps of training, below the budget."""
+def spending(path: Sequence[tuple[int, float]], budget: float | None, over: str) -> Markup:
+    """Epsilon against the steps of training, or whatever it grows over, below the budget."""
     steps, last = path[-1]
     limit = budget if budget is not None and budget >= last else None
     frame = Frame(steps, 1.12 * max(last, limit or 0.0))
-    body = frame.axes("steps of training", "epsilon", lambda v: f"{v:,.0f}", lambda v: f"{v:g}")
+    body = frame.axes(over, "epsilon", lambda v: f"{v:,.0f}", lambda v: f"{v:g}")
     rows = [("main", f"spent: {above(last)} at the end")]
     if limit is not None:
         at = frame.y(limit)
@@ -103,7 +103,7 @@ def spending(path: Sequence[tuple[int, float]], budget: float | None) -> Markup:
     body.append(_dot(frame.x(steps), frame.y(last)))
     body += _legend(frame, rows)
     first = above(path[0][1])
-    stated = f"Epsilon grows from {first} before the first step to {above(last)} after {steps:,}."
+    stated = f"Epsilon grows from {first} to {above(last)} after {steps:,} {over}."
     return _figure(frame.height, stated, body)
 
 
