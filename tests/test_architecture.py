@@ -69,7 +69,7 @@ MAY_IMPORT = {
             "ledger",
             "mechanisms",
         ),
-        *("report", "rng", "sgd", "__init__"),
+        *("pate", "report", "rng", "sgd", "__init__"),
     },
     # Its noise is made where that of training is: there is one place for it.
     "encoding": {

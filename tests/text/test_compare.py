@@ -157,7 +157,8 @@ def test_another_comparison_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_every_run_holds_out_the_same_records() -> None:
-    settings = asked(methods=list(METHODS), epsilons=[1.0, 8.0, float("inf")])
+    public = {"note": [f"a public note {at}" for at in range(30)]}
+    settings = asked(methods=list(METHODS), epsilons=[1.0, 8.0, float("inf")], public=public)
     tests = []
     for run in (OneRun("head", 1.0, 1), OneRun("lora", 8.0, 2), OneRun("all", float("inf"), 1)):
         ready = settings.trainer(run, ["yes", "no"]).prepare()

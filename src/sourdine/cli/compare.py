@@ -58,7 +58,7 @@ def compare(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option("--methods", help="Of head,bitfit,lora,prompt,all,output,input, with commas."),
+        typer.Option("--methods", help="Of head,bitfit,lora,prompt,all,output,input,pate."),
     ] = None,
     seeds: Annotated[float, typer.Option("--seeds", help="How many runs of each.")] = 3,
     out: Annotated[
@@ -74,6 +74,10 @@ def compare(
     max_length: Annotated[float | None, typer.Option("--max-length", help="Tokens of a text.")] = None,
     workers: Annotated[float, typer.Option("--workers", help="Processes that share the runs.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder of every run.")] = False,
+    public: Annotated[
+        str | None, typer.Option("--public", help="Public texts without labels, for pate.")
+    ] = None,
+    teachers: Annotated[float, typer.Option("--teachers", help="How many, for pate.")] = 250,
     encoding: Encoding = "utf-8",
     device: Device = None,
     json: Json = False,
@@ -113,6 +117,8 @@ def compare(
         max_length=whole("max-length", max_length),
         device=device,
         encoding=encoding,
+        public=public,
+        teachers=checks.whole("teachers", teachers, least=2),
     )
     _say(examine(asked.corpus).sentences())
     if methods is None:

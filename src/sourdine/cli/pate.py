@@ -356,18 +356,21 @@ def _drawn_up(
 ) -> tuple[Aggregator, int, int]:
     """Aggregator, questions and answers; from the budget and made-up votes alone."""
     from sourdine.pate.aggregators import ConfidentGNMax, LNMax  # noqa: PLC0415
-    from sourdine.pate.planner import fit_noise, plan  # noqa: PLC0415
-    from sourdine.pate.votes import simulated  # noqa: PLC0415
-    from sourdine.rng import seeded  # noqa: PLC0415
+    from sourdine.pate.planner import fit_noise, plan_blindly  # noqa: PLC0415
 
     kind, asked = settings["aggregator"], min(settings["questions"] or most, most)
     if settings["threshold"] is not None and kind != "confident":
         raise InputError("--threshold is for --aggregator confident.")
     if kind == "lnmax":
         return fit_noise(budget, LNMax(teachers / 4), asked, asked), asked, asked
-    made_up = simulated(2000, teachers, len(classes), accuracy=settings["accuracy"], source=seeded(0))
-    check = {"best": None, "gnmax": False, "confident": True}[kind]
-    found = plan(budget, made_up, asked, check=check)
+    found = plan_blindly(
+        budget,
+        teachers,
+        len(classes),
+        asked,
+        accuracy=settings["accuracy"],
+        check={"best": None, "gnmax": False, "confident": True}[kind],
+    )
     chosen, questions, answers = found.aggregator, found.questions, found.answers
     if settings["threshold"] is not None and isinstance(chosen, ConfidentGNMax):
         from dataclasses import replace  # noqa: PLC0415

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sourdine.accounting import curve
+from sourdine.accounting import curve, renyi
 from sourdine.digits import above
 from sourdine.errors import SourdineError
 from sourdine.pate import analysis
@@ -29,10 +29,14 @@ HEADING = "NOT FOR RELEASE"
 
 @dataclass(frozen=True, eq=False)
 class Costs:
-    """Epsilon after so many questions: as charged, at most on these votes, and as it came out."""
+    """Epsilon after so many questions: as charged, at most on these votes, and as it came out.
+
+    renyi: as charged, but by Rényi orders, as the costs of votes are: what they save lies below it.
+    """
 
     questions: Floats
     charged: Floats
+    renyi: Floats
     at_most: Floats | None
     realised: Floats | None
 
@@ -46,11 +50,12 @@ def costs(labelling: Labelling, votes: Votes, answers: Answers) -> Costs:
     asked = int(answers.asked.sum())
     moments = np.unique(np.linspace(1, max(1, asked), _POINTS).astype(int))
     counts = votes.counts[:asked]
-    charged, most, came = [], [], []
+    charged, orders, most, came = [], [], [], []
     for moment in moments:
         given = answers.answered[:moment]
         event = aggregator.plan(int(moment), max(1, int(given.sum())))
         charged.append(curve(event, "zero-out").epsilon_upper(delta))
+        orders.append(renyi(event, "zero-out", analysis.ORDERS).epsilon(delta))
         pair = _analysed(aggregator, counts[:moment], given, labelling.answers, delta)
         if pair is not None:
             most.append(pair[0])
@@ -59,6 +64,7 @@ def costs(labelling: Labelling, votes: Votes, answers: Answers) -> Costs:
     return Costs(
         moments.astype(np.float64),
         np.array(charged),
+        np.array(orders),
         np.array(most) if known else None,
         np.array(came) if known else None,
     )
@@ -112,8 +118,10 @@ def _facts(labelling: Labelling, votes: Votes, answers: Answers, found: Costs) -
     ]
     if found.at_most is not None and found.realised is not None:
         most, came = float(found.at_most[-1]), float(found.realised[-1])
+        rows.append(("data-independent, by Rényi orders", f"epsilon {above(float(found.renyi[-1]))}"))
         rows.append(("on these votes, for every dialogue", f"epsilon {above(most)}: private"))
-        rows.append(("on these votes, as it came out", f"epsilon {above(came)}: private, no bound"))
+        if labelling.aggregator.check is not None:
+            rows.append(("on these votes, as it came out", f"epsilon {above(came)}: private, no bound"))
     return rows
 
 
@@ -128,23 +136,19 @@ def _figure(labelling: Labelling, votes: Votes, answers: Answers, found: Costs) 
     with style.house():
         figure = style.canvas(
             f"{HEADING}: how sure the teachers are, and what these votes cost",
-            f"{votes.teachers} teachers, {labelling.aggregator.name}. On these votes: Rényi bounds of "
-            "the votes at hand, one-sided and themselves private; no guarantee. Data-independent: by "
-            "the curve of the events, for any votes.",
+            f"{votes.teachers} teachers, {labelling.aggregator.name}. What these votes cost is bounded "
+            "one-sidedly and is itself private: no guarantee. What is charged holds for any votes.",
             headed=True,
         )
         left = style.axes(figure, (1, 2), 1, title="votes for the class with most")
-        bins = (np.linspace(1 / votes.classes, 1, 26) * votes.teachers).tolist()
+        wide = max(1, round(votes.teachers / 25))
+        least = votes.teachers // votes.classes
+        bins = [x - 0.5 for x in range(least, votes.teachers + wide + 1, wide)]
         top = votes.counts.max(axis=1)
         left.hist(top[answers.answered], bins=bins, color=style.BLUE, label="answered")
-        left.hist(
-            top[~answers.answered],
-            bins=bins,
-            color=style.ORANGE,
-            label="not answered",
-            histtype="step",
-            lw=1.6,
-        )
+        if not answers.answered.all():
+            rest = top[~answers.answered]
+            left.hist(rest, bins, color=style.ORANGE, label="not answered", histtype="step", lw=1.6)
         if isinstance(labelling.aggregator, ConfidentGNMax):
             left.axvline(labelling.aggregator.threshold, color=style.INK, ls=":", label="threshold")
         left.set_xlabel("votes")
@@ -152,11 +156,12 @@ def _figure(labelling: Labelling, votes: Votes, answers: Answers, found: Costs) 
         left.legend(frameon=False, fontsize=style.SMALL)
         right = style.axes(figure, (1, 2), 2, title="epsilon over questions")
         lines = [
-            (found.charged, style.BLUE, "data-independent"),
-            (found.at_most, style.ORANGE, "at most, on these votes"),
+            (found.renyi, style.GREY, "any votes, by Rényi orders"),
+            (found.charged, style.BLUE, "any votes, as charged"),
+            (found.at_most, style.ORANGE, "these votes, every dialogue"),
         ]
-        if isinstance(labelling.aggregator, ConfidentGNMax):
-            lines.append((found.realised, style.GREEN, "realised, on these votes"))
+        if labelling.aggregator.check is not None:
+            lines.append((found.realised, style.GREEN, "these votes, as it came out"))
         for values, colour, name in lines:
             if values is not None:
                 right.plot(found.questions, values, color=colour, lw=style.LINE, label=name)

@@ -25,14 +25,18 @@ from sourdine import checks
 from sourdine.accounting import gaussian_sigma, least_noise
 from sourdine.budget import Budget
 from sourdine.errors import InputError
+from sourdine.events import Event
 from sourdine.pate.aggregators import Aggregator, ConfidentGNMax, Floats, GNMax
-from sourdine.pate.votes import PRIVATE, Votes
+from sourdine.pate.votes import PRIVATE, Votes, simulated
 from sourdine.rng import seeded
 
+ASSUMED = 0.75
+"""The accuracy of a teacher, where nobody says another."""
 _SHARES = (0.1, 0.2, 0.3, 0.45)  # of the budget, for checks
 _THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the teachers
 _SIZES = 12  # numbers of questions that are tried
 _MORE = 1.1  # answers kept ready, over those expected: how many pass is not known before
+_MADE_UP = 2000  # votes to plan with
 _DRAWS = 4000  # of noise, for one estimate
 
 
@@ -52,6 +56,10 @@ class Plan:
     worth: float
     """In exact labels; see the top of this file."""
 
+    @property
+    def event(self) -> Event:
+        return self.aggregator.plan(self.questions, self.answers)
+
 
 def plan(budget: Budget, votes: Votes, questions: int, *, check: bool | None = None) -> Plan:
     """The best of a list of plans with at most so many questions.
@@ -70,6 +78,20 @@ def plan(budget: Budget, votes: Votes, questions: int, *, check: bool | None = N
     answers = min(asked, max(1, int(np.ceil(_MORE * answered))))
     fitted = fit_noise(budget, aggregator, asked, answers)
     return Plan(fitted, asked, answers, answered, accuracy, worth)
+
+
+def plan_blindly(
+    budget: Budget,
+    teachers: int,
+    classes: int,
+    questions: int,
+    *,
+    accuracy: float = ASSUMED,
+    check: bool | None = None,
+) -> Plan:
+    """The plan for made-up votes of teachers of this accuracy: always the same for the same numbers."""
+    votes = simulated(_MADE_UP, teachers, classes, accuracy=accuracy, source=seeded(0))
+    return plan(budget, votes, questions, check=check)
 
 
 def fit_noise(budget: Budget, aggregator: Aggregator, questions: int, answers: int) -> Aggregator:

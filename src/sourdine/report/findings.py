@@ -232,7 +232,7 @@ def _path(event: Event, promised: Guarantee) -> tuple[tuple[int, float], ...]:
 def _asked(event: Event, questions: int, promised: Guarantee) -> tuple[tuple[int, float], ...]:
     """Epsilon after parts of a plan of questions, of which answers come evenly."""
     found = []
-    for moment in sorted({round(questions * i / _MOMENTS) for i in range(1, _MOMENTS)} - {0}):
+    for moment in sorted({round(questions * (i / _MOMENTS) ** 2) for i in range(_MOMENTS)} - {0}):
         parts = [(part, -(-count * moment // questions)) for part, count in event.parts]
         spent = _curve(repeat(parts), promised.adjacency)
         if spent is not None:

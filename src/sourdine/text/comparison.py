@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.data.corpus import Corpus, read_corpus
 from sourdine.data.fingerprint import fingerprint
+from sourdine.data.overlap import overlap
 from sourdine.errors import InputError
-from sourdine.text.contrast import PLACES
+from sourdine.text.contrast import PLACES, Place
+from sourdine.text.ensemble import Ensemble
 from sourdine.text.models import BYTES
 from sourdine.text.prepared import default_model
 from sourdine.text.run import named_base
@@ -24,7 +27,7 @@ from sourdine.text.strategies import STRATEGIES, Everything, Strategy, strategy
 from sourdine.text.tasks import Classify
 from sourdine.text.trainer import Trainer
 
-METHODS = (*STRATEGIES, *PLACES)
+METHODS = (*STRATEGIES, *PLACES, Ensemble.name)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Comparison:
     """What is compared, on which records; made by `comparison`.
 
     seeds: how many times each run is made, each time with fresh secure randomness; runs without privacy
-    are seeded by their number. steps, max_length: stated for all methods that train in steps.
+    are seeded by their number. steps, max_length: stated for all methods that train in steps. public:
+    texts without labels, and teachers: how many, for PATE.
     """
 
     corpus: Corpus
@@ -67,6 +71,8 @@ class Comparison:
     steps: int | None
     max_length: int | None
     device: str | None
+    public: Corpus | None = None
+    teachers: int = 250
 
     @property
     def unit(self) -> str:
@@ -121,6 +127,12 @@ class Comparison:
             return Everything(words=True)  # nothing in it is pretrained, its word vectors neither
         return strategy(method if method in STRATEGIES else "head")
 
+    def place(self, method: str, public: Tensor | None = None) -> Place | None:
+        """Where a method puts its noise, if not on gradients; public: features of the public texts."""
+        if method == Ensemble.name:
+            return Ensemble(len(self.public or ()), self.teachers, public)
+        return PLACES.get(method)
+
     def described(self) -> dict[str, Any]:
         """What makes it this comparison and no other; nothing in it is private."""
         return {
@@ -137,6 +149,8 @@ class Comparison:
             "seeds": self.seeds,
             "steps": self.steps,
             "max_length": self.max_length,
+            "public": None if self.public is None else fingerprint(self.public.table()),
+            "teachers": None if self.public is None else self.teachers,
         }
 
 
@@ -157,16 +171,18 @@ def comparison(
     max_length: int | None = None,
     device: str | None = None,
     encoding: str = "utf-8",
+    public: Any = None,
+    teachers: int = 250,
 ) -> Comparison:
     """Reads the records and checks what is asked; nothing is charged.
 
-    methods: by default the cheap ones on frozen features; with a GPU, all. Noise on the input has to
-    know the classes in advance, so it needs labels.
+    methods: by default the cheap ones on frozen features; with a GPU, all. Noise on the input and PATE
+    have to know the classes in advance, so they need labels; PATE needs public texts too.
     """
     if not epsilons:
         raise InputError("give the budgets to compare, for instance 1, 2, 5 and inf (no privacy).")
     found = sorted({math.inf if e == math.inf else checks.epsilon(e) for e in epsilons})
-    chosen = _methods(methods, labels is not None, device)
+    chosen = _methods(methods, labels is not None, public is not None, device)
     corpus = (
         data
         if isinstance(data, Corpus)
@@ -184,9 +200,22 @@ def comparison(
         steps=steps,
         max_length=max_length,
         device=device,
+        public=_public(public, corpus, encoding) if Ensemble.name in chosen else None,
+        teachers=checks.whole("teachers", teachers, least=2),
     )
     checks.delta(delta, asked.units)
     return asked
+
+
+def _public(source: Any, own: Corpus, encoding: str) -> Corpus:
+    """Public texts, none of which is a private record."""
+    found = read_corpus(source, text=list(own.text), label=None, encoding=encoding, labelled=False)
+    if same := overlap(own, found):
+        raise InputError(
+            f"{same.sentence()} Questions to teachers are handed on and must not hold private text. "
+            "Take other public texts; or take these records out of the data, if they are public indeed."
+        )
+    return found
 
 
 def said(epsilon: float) -> float | str:
@@ -194,11 +223,14 @@ def said(epsilon: float) -> float | str:
     return epsilon if math.isfinite(epsilon) else "inf"
 
 
-def _methods(asked: Sequence[str] | None, declared: bool, device: str | None) -> tuple[str, ...]:
+def _methods(
+    asked: Sequence[str] | None, declared: bool, public: bool, device: str | None
+) -> tuple[str, ...]:
     if asked is None:
         fast = device != "cpu" and torch.cuda.is_available()
-        asked = METHODS if fast else ("head", "output", "input")
-        return tuple(name for name in asked if declared or name != "input")
+        asked = METHODS if fast else ("head", "output", "input", Ensemble.name)
+        lacks = {"input": not declared, Ensemble.name: not (declared and public)}
+        return tuple(name for name in asked if not lacks.get(name))
     for name in asked:
         if name not in METHODS:
             near = difflib.get_close_matches(name, METHODS, n=1)
@@ -210,5 +242,10 @@ def _methods(asked: Sequence[str] | None, declared: bool, device: str | None) ->
         raise InputError(
             "noise on the input has to know the classes before anything is charged; declare them with "
             "labels (--labels yes,no), or leave input out."
+        )
+    if Ensemble.name in asked and not (declared and public):
+        raise InputError(
+            "PATE labels public texts with classes that are known in advance; give public texts "
+            "(--public) and the classes (--labels yes,no), or leave pate out."
         )
     return tuple(name for name in METHODS if name in asked)

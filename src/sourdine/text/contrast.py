@@ -32,11 +32,12 @@ _split = functools.lru_cache(inputs.split)  # seconds, and the same for every re
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The features and classes of one part of a corpus, and whose they are."""
+    """The features and classes of one part of a corpus, whose they are, and the records themselves."""
 
     features: Tensor
     classes: list[int]
     users: list[str] | None
+    corpus: Corpus | None = None
 
 
 class Place(Protocol):
@@ -138,10 +139,10 @@ def read_rows(
     collate = Collate(ready.tokenizer.pad_token_id)
     found = []
     for part in parts:
-        labels = part.labels or []
+        labels = part.labels or [""] * len(part)
         examples = goal.examples(ready.tokenizer, part.texts, labels, ready.plan.max_length)
         features = cached_features(network, examples, collate)
-        found.append(Rows(features, goal.classes(labels), part.users))
+        found.append(Rows(features, goal.classes(labels), part.users, part))
     return found
 
 

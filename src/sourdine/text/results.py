@@ -14,6 +14,34 @@ from sourdine.text import desk
 
 METRICS = {"accuracy": "accuracy", "macro_f1": "macro F1"}
 RESULT = "comparison"
+_GRADIENTS = (
+    "noisy gradients while it trains",
+    "each example clipped, noise on the sum of a Poisson lot (DP-SGD)",
+    "data-independent",
+    "nothing but the records",
+)
+CONCEPTS: dict[str, tuple[str, str, str, str]] = {
+    **dict.fromkeys(("head", "bitfit", "lora", "prompt", "all"), _GRADIENTS),
+    "output": (
+        "noisy weights, once",
+        "an exact convex head, noise on its weights",
+        "data-independent",
+        "a convex loss",
+    ),
+    "input": (
+        "noisy records",
+        "noise on the features of each record, its label by randomized response",
+        "data-independent",
+        "classes known in advance",
+    ),
+    "pate": (
+        "noisy votes of teachers, and a student",
+        "teachers on disjoint parts, noisy argmax of their votes",
+        "data-independent here; data-dependent for the owner only",
+        "public texts, classes known in advance",
+    ),
+}
+"""Concept, mechanism, accounting and needs of each method."""
 
 
 def sum_up(plan: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -95,6 +123,15 @@ def rows(found: Mapping[str, Any], metric: str) -> list[list[str]]:
     return [["method", *heading], *lines]
 
 
+def concepts(found: Mapping[str, Any], metric: str) -> list[list[str]]:
+    """What each method is and needs, beside what it reached here."""
+    heading = ["method", "concept", "mechanism", "accounting", "needs"]
+    table = rows(found, metric)
+    reached = [f"{METRICS[metric]}, {name}" for name in table[0][1:]]
+    lines = [[line[0], *CONCEPTS[line[0]], *line[1:]] for line in table[1:]]
+    return [[*heading, *reached], ["---"] * (len(heading) + len(reached)), *lines]
+
+
 def _page(found: Mapping[str, Any], metric: str) -> str:
     settings, records = found["settings"], found["records"]
     page = ["# A comparison of private training", ""]
@@ -109,6 +146,7 @@ def _page(found: Mapping[str, Any], metric: str) -> str:
         table = rows(found, name)
         page += [f"## {METRICS[name]}", "", _line(table[0]), _line(["---"] * len(table[0]))]
         page += [*map(_line, table[1:]), ""]
+    page += ["## What each method is", "", *map(_line, concepts(found, metric)), ""]
     page.append("![the frontier](frontier.png)\n")
     return "\n".join(page)
 

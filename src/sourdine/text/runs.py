@@ -19,6 +19,7 @@ from sourdine.sgd.processes import Processes
 from sourdine.text import contrast, desk
 from sourdine.text.accounts import accounts
 from sourdine.text.comparison import Comparison, OneRun, said
+from sourdine.text.contrast import Place
 from sourdine.text.desk import Desk
 from sourdine.text.models import BYTES
 from sourdine.text.plan import plan, situation_of
@@ -46,6 +47,7 @@ def costs(asked: Comparison, ready: Prepared) -> dict[str, Cost]:
     """What each kind of private run costs: nothing of it depends on a record."""
     device = torch.device(asked.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     found = {}
+    classes = len(asked.labels or (0, 1))
     for run in asked.runs[: len(asked.methods) * len(asked.epsilons)]:
         if not run.private:
             continue
@@ -65,8 +67,8 @@ def costs(asked: Comparison, ready: Prepared) -> dict[str, Cost]:
         own = accounts(
             budget, chosen, declared=True, rows_per_user=asked.rows_per_user, test="held out"
         )
-        if run.method in contrast.PLACES:
-            training = _place_event(asked, run, len(asked.labels or (0, 1)), ready)
+        if (place := asked.place(run.method)) is not None:
+            training = _place_event(place, asked, run, classes, ready)
         else:
             charge = Charge(
                 budget,
@@ -85,9 +87,8 @@ def costs(asked: Comparison, ready: Prepared) -> dict[str, Cost]:
     return found
 
 
-def _place_event(asked: Comparison, run: OneRun, classes: int, ready: Prepared) -> Event:
+def _place_event(place: Place, asked: Comparison, run: OneRun, classes: int, ready: Prepared) -> Event:
     width = int(ready.encoder.config.hidden_size)
-    place = contrast.PLACES[run.method]
     return place.event(asked.budget(run.epsilon), classes, width, asked.rows_per_user)
 
 
@@ -95,7 +96,7 @@ def made(asked: Comparison, run: OneRun, table: Desk, keep: bool, hear: Hear) ->
     """One run: what may be shown of it, and whether it was private."""
     planned = desk.read(table.folder / PLAN) or {}
     event = Event.from_json(planned["events"][run.kind]) if run.private else None
-    if run.method in contrast.PLACES:
+    if asked.place(run.method) is not None:
         metrics = _elsewhere(asked, run, planned["labels"], event)
     else:
         metrics = _trained(asked, run, planned["labels"], event, table, keep, hear)
@@ -154,13 +155,18 @@ def _moved(work: Path, to: Path | None, metrics: dict[str, Any]) -> dict[str, An
 def _elsewhere(
     asked: Comparison, run: OneRun, labels: list[str], event: Event | None
 ) -> dict[str, Any]:
-    """A run that puts its noise on the output or the input."""
-    place, goal, most = contrast.PLACES[run.method], Classify(tuple(labels)), asked.rows_per_user
+    """A run that puts its noise on the output, the input or the votes of teachers."""
+    goal, most = Classify(tuple(labels)), asked.rows_per_user
     trainer = asked.trainer(replace(run, method="head"), labels)
     ready = trainer.prepare()
-    parts = [ready.train, *([] if ready.test is None else [ready.test])]
+    if ready.test is None:
+        raise InputError("no records are held out, so there is nothing to compare by.")
+    parts = [ready.train, ready.test, *([] if asked.public is None else [asked.public])]
     device = torch.device(asked.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    train, test = contrast.read_rows(ready, goal, parts, device)
+    train, test, *public = contrast.read_rows(ready, goal, parts, device)
+    place = asked.place(run.method, public[0].features if public else None)
+    if place is None:
+        raise InputError(f"{run.method} is trained, not put elsewhere.")
     source = rng.secure() if run.private else rng.seeded(run.repetition)
     records, classes = ready.units * most, len(labels)
     if event is None:
@@ -168,7 +174,8 @@ def _elsewhere(
         return contrast.metrics(weights, test, goal, None, most, source)
     budget = asked.budget(run.epsilon)
     own = accounts(budget, ready.plan, declared=True, rows_per_user=most, test="held out")
-    cost = Cost(_place_event(asked, run, classes, ready), GaussianEvent(own.test_noise or 0.0))
+    charged = _place_event(place, asked, run, classes, ready)
+    cost = Cost(charged, GaussianEvent(own.test_noise or 0.0))
     if cost.event != event:
         raise InputError(
             f"the run {run.name} would cost something else than was planned, so it was not made. "
