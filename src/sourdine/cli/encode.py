@@ -147,7 +147,10 @@ def encode(
 
 
 def reader(model: str | None, device: str | None, tell: Tell | None) -> Any:
-    """From texts to the features of a frozen encoder."""
+    """From texts to the features of a frozen encoder.
+
+    alone: one text at a time, slower, so that not even the last digit of a vector depends on others.
+    """
     from sourdine.text.examples import Collate, features, tokenized  # noqa: PLC0415
     from sourdine.text.machine import device_of  # noqa: PLC0415
     from sourdine.text.models import Classifier, load_encoder  # noqa: PLC0415
@@ -157,13 +160,14 @@ def reader(model: str | None, device: str | None, tell: Tell | None) -> Any:
     network = Classifier(encoder, 2, pooling).to(device_of(device))
     most = min(128, getattr(encoder.config, "max_position_embeddings", None) or 128)
 
-    def read(texts: tuple[list[str], ...]) -> Any:
+    def read(texts: tuple[list[str], ...], alone: bool = False) -> Any:
         rows = tokenized(tokenizer, texts, [0] * len(texts[0]), most)
         heard = (
             (lambda done: None) if tell is None else lambda done: tell("reading", done, len(rows), None)
         )
         collate = Collate(tokenizer.pad_token_id)
-        return features(network, rows, collate, tell=heard).double().numpy()
+        size = 1 if alone else 64
+        return features(network, rows, collate, batch_size=size, tell=heard).double().numpy()
 
     return read
 

@@ -219,7 +219,8 @@ class _Run:
 
         targets = Classify(tuple(self.classes)).classes(self.own.labels or [])
         parts = partitions(self.own, self.teachers)
-        heads = fit_heads(self.read(self.own.texts), targets, parts, len(self.classes))
+        features = self.read(self.own.texts, alone=True)
+        heads = fit_heads(features, targets, parts, len(self.classes))
         return heads.vote(self.features)
 
     def _answered(self) -> None:

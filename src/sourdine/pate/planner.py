@@ -6,9 +6,10 @@ teach the student most. An answer that is right with probability p among m class
     ((p - 1/m) / (1 - 1/m))^2
 
 exact ones (for two classes this is what label noise costs in Fisher information), so a plan is worth
-its expected number of answers times that. The search uses the continuous Gaussian, whose squared mu add
-up: mu^2 = Q / sigma_check^2 + 2 A / sigma^2. The noise of the plan that is chosen is then fitted to the
-exact curve of its events, so what the search gets wrong costs accuracy, never privacy.
+its expected number of answers times that. Of plans worth nearly as much as the best, the one with the
+fewest questions is taken: its answers are surer. The search uses the continuous Gaussian, whose squared
+mu add up: mu^2 = Q / sigma_check^2 + 2 A / sigma^2. The noise of the plan that is chosen is then fitted
+to the exact curve of its events, so what the search gets wrong costs accuracy, never privacy.
 
 Guarantee: the plan is a function of the budget, of public numbers and of the votes given here. Private
 votes are refused: what is tuned on them is a release that nobody has charged.
@@ -36,6 +37,7 @@ _SHARES = (0.1, 0.2, 0.3, 0.45)  # of the budget, for checks
 _THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9)  # of the teachers
 _SIZES = 12  # numbers of questions that are tried
 _MORE = 1.1  # answers kept ready, over those expected: how many pass is not known before
+_NEARLY = 0.9  # of the best worth: fewer questions with surer answers ask less of the student
 _MADE_UP = 2000  # votes to plan with
 _DRAWS = 4000  # of noise, for one estimate
 
@@ -73,7 +75,8 @@ def plan(budget: Budget, votes: Votes, questions: int, *, check: bool | None = N
     sizes = sorted({max(1, int(s)) for s in np.geomspace(min(20, most), most, _SIZES)})
     drafts = [d for size in sizes for d in _drafts(votes, size, mu, check)]
     found = [_worth(votes, aggregator, size) for aggregator, size in drafts]
-    at = max(range(len(found)), key=lambda place: found[place][0])
+    enough = _NEARLY * max(worth for worth, _, _ in found)
+    at = next(place for place, (worth, _, _) in enumerate(found) if worth >= enough)
     (worth, answered, accuracy), (aggregator, asked) = found[at], drafts[at]
     answers = min(asked, max(1, int(np.ceil(_MORE * answered))))
     fitted = fit_noise(budget, aggregator, asked, answers)

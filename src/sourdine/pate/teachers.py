@@ -10,7 +10,9 @@ stopping, no clipping statistic is shared. So a unit that is added, removed or z
 teacher, and one vote on every question.
 
 Floating point keeps to that: every teacher is fitted by itself, in arrays of its own size, so that its
-digits do not depend on how large the parts of others are.
+digits do not depend on how large the parts of others are. Features must be made so too: an encoder that
+reads texts in batches moves their last digits with their neighbours in the batch, and with them a vote
+that stands on edge (`sourdine pate` reads private texts one at a time).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from sourdine.errors import InputError
 from sourdine.pate.votes import PRIVATE, Counts, Votes
 
 Parts = Sequence[Sequence[int]]
-RIDGE = 1.0
+RIDGE = 0.3
 """Of linear heads on features of norm 1; public, so that no teacher has to look for its own."""
 
 
@@ -47,9 +49,17 @@ class Teachers(Protocol):
     def vote(self, questions: Any) -> Votes: ...
 
 
-def partitions(corpus: Corpus, teachers: int) -> list[list[int]]:
-    """The places of each teacher's records: disjoint, by a hash of the record or of its person."""
-    return partition(corpus, checks.whole("teachers", teachers, least=2), salt="sourdine pate 1")
+def partitions(records: Corpus | NDArray[Any], teachers: int) -> list[list[int]]:
+    """The places of each teacher's records: disjoint, by a hash of the record or of its person.
+
+    records: a corpus, or an array with a row for each record, whose bytes are hashed. Parts that are
+    dealt by place instead hold under zero-out only: a record that is removed moves all behind it.
+    """
+    teachers = checks.whole("teachers", teachers, least=2)
+    if isinstance(records, np.ndarray):
+        texts = [np.ascontiguousarray(row).tobytes().hex() for row in records]
+        records = Corpus((texts,), None, None, "an array", None, ("row",))
+    return partition(records, teachers, salt="sourdine pate 1")
 
 
 def check_parts(parts: Parts, records: int, units: Sequence[Hashable] | None = None) -> None:
