@@ -11,7 +11,7 @@ import pytest
 
 from sourdine.cli import main
 from sourdine.ledger import Ledger
-from sourdine.pate import labelling, release
+from sourdine.pate import labelling, release, teachers
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -188,9 +188,108 @@ def test_public_text_that_holds_private_records(
     assert "1 of 400 private records have the same words as a public one, and 1 nearly" in said
     assert "--leave-out-copies" in said and not out.exists()
     assert main([*arguments(root, public=str(public), out=str(out)), "--leave-out-copies"]) == 0
+    assert "copies" not in capsys.readouterr().err  # how many there were is for the owner's page
+    page = out.with_name("run.not-for-release") / "votes.html"
+    assert "1 of 400 private records have the same words" in page.read_text()
     document = json.loads((out / "certificate.json").read_text())
-    assert document["data"]["records"] == 400  # not 398: how many were left out is private
+    assert document["data"]["records"] == 400
+    compared = next(a for a in document["accesses"] if "comparison" in a["what"])
+    assert compared["cost"] == "none" and "nobody is told" in compared["why"]
     assert main(["verify", str(out)]) == 0
+
+
+def test_copies_teach_nothing(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[int]] = []
+    real = teachers.fit_heads
+    monkeypatch.setattr(
+        teachers, "fit_heads", lambda x, y, *more: seen.append(list(y)) or real(x, y, *more)
+    )
+    private = [line.split(",")[0] for line in (root / "notes.csv").read_text().splitlines()[1:]]
+    near = private[9].rsplit(" ", 1)[0] + " indeed so"
+    public = tmp_path / "public.csv"
+    public.write_text((root / "public.csv").read_text() + f"{private[4]}\n{near}\n")
+    asked = arguments(root, public=str(public), out=str(tmp_path / "run"))
+    assert main([*asked, "--leave-out-copies"]) == 0
+    assert [at for at, own in enumerate(seen[0]) if own == -1] == [4, 9]
+
+
+def test_a_run_without_copies_says_that_this_is_told(run: Path) -> None:
+    document = json.loads((run / "certificate.json").read_text())
+    compared = next(a for a in document["accesses"] if "comparison" in a["what"])
+    assert compared["cost"] == "NOT ACCOUNTED" and "tells that there are no copies" in compared["why"]
+
+
+def test_a_record_is_read_alone(root: Path) -> None:
+    """To the last bit what it is without the others; in batches it is not."""
+    from sourdine.cli.encode import reader
+
+    read = reader("bytes", "cpu", None)
+    texts = [line.split(",")[0] for line in (root / "notes.csv").read_text().splitlines()[1:200]]
+    texts = [text * (1 + at % 3) for at, text in enumerate(texts)]
+    whole, fewer = read((texts,), alone=True), read((texts[1:],), alone=True)
+    assert np.array_equal(whole[1:], fewer)
+
+
+def test_two_processes_cannot_ask_on_one_charge(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, second = tmp_path / "run", []
+    real = labelling.Labelling.ask
+
+    def meanwhile(self: labelling.Labelling, *given: Any) -> Any:
+        if not second:
+            second.append(0)
+            second[0] = main([*arguments(root, out=str(out)), "--resume"])
+        return real(self, *given)
+
+    monkeypatch.setattr(labelling.Labelling, "ask", meanwhile)
+    assert main(arguments(root, out=str(out))) == 0
+    assert second == [2] and "another process works on" in capsys.readouterr().err
+    assert not (out.with_name("run.not-for-release") / "run.lock").exists()
+
+
+def test_answers_that_are_not_the_labellings_are_not_sealed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, real = tmp_path / "run", release.read_answers
+
+    def more(path: Path) -> Any:
+        found = real(path)
+        return found + found if len(found) else found
+
+    monkeypatch.setattr(release, "read_answers", more)
+    assert main(arguments(root, out=str(out))) == 2
+    assert not (out / "certificate.json").exists()
+
+
+def test_resumed_with_other_public_texts(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, public = tmp_path / "run", tmp_path / "public.csv"
+    lines = (root / "public.csv").read_text().splitlines()
+    public.write_text("\n".join(lines) + "\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            labelling.Labelling, "ask", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        assert main(arguments(root, public=str(public), out=str(out))) == 130
+    public.write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
+    assert main([*arguments(root, public=str(public), out=str(out)), "--resume"]) == 2
+    assert "public differ" in capsys.readouterr().err
+    (out / "plan.json").write_text("{")
+    assert main([*arguments(root, out=str(out)), "--resume"]) == 2
+
+
+def test_the_private_file_is_no_public_test(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = arguments(root, test=str(root / "notes.csv"), out=str(tmp_path / "run"))
+    assert main(asked) == 2
+    assert "--test holds private records" in capsys.readouterr().err
+
+
+def test_an_encoder_that_was_trained_on_somebodys_text_is_refused(root: Path, run: Path) -> None:
+    assert main(arguments(root, model=str(run), out=str(root / "other"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -199,6 +298,7 @@ def test_public_text_that_holds_private_records(
         ({"public": None}, "--public"),
         ({"labels": None}, "--labels"),
         ({"labels": "yes"}, "--labels"),
+        ({"labels": "yes,no,yes"}, "--labels"),
         ({"epsilon": None}, "--epsilon"),
         ({"epsilon": "0"}, "epsilon"),
         ({"teachers": "1"}, "teachers"),

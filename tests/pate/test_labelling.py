@@ -127,3 +127,44 @@ def test_a_student_that_is_sure_and_not_corrected_keeps_its_label_for_free() -> 
 def test_more_answers_than_questions() -> None:
     with pytest.raises(InputError, match="cannot be given"):
         Labelling(GNMax(50.0), BUDGET, questions=5, answers=6)
+
+
+def test_going_on_counts_what_was_answered() -> None:
+    aggregator, ledger = ConfidentGNMax(-100, 20.0, 20.0), Ledger(None, Budget(9, 1e-5))
+    first = Labelling(aggregator, ledger, questions=40, answers=10)
+    shown = first.ask(votes(6))
+    assert shown.answered.all()
+    again = Labelling(aggregator, ledger, questions=40, answers=10, go_on=(first.entry, shown))
+    assert again.ask(votes(20)).answered.sum() == 4
+
+
+def test_a_plan_that_was_closed_is_not_asked_again() -> None:
+    ledger = Ledger(None, BUDGET)
+    first = Labelling(GNMax(20.0), ledger, questions=30, answers=30)
+    shown = first.ask(votes(12))
+    first.close()
+    again = Labelling(GNMax(20.0), ledger, questions=30, answers=30, go_on=(first.entry, shown))
+    with pytest.raises(BudgetError, match="used up"):
+        again.ask(votes(1))
+    again.close()
+    assert len(ledger.history()) == 2
+
+
+def test_randomness_is_secure_unless_it_is_asked_for() -> None:
+    labelling = Labelling(GNMax(20.0), BUDGET, questions=5, answers=5)
+    assert labelling.source.kind == "secure"
+    assert labelling.ledger.history()[0].source == "secure"
+
+
+def test_a_student_that_is_corrected_does_not_keep_its_label() -> None:
+    """Where the teachers were to answer, but the plan had no answer left, there is no label at all."""
+    aggregator = InteractiveGNMax(5, 0.1, 3.0, sure=0.8)
+    passed = np.array([True, False])
+    beliefs = np.array([[0.95, 0.05], [0.95, 0.05]])
+    assert aggregator.confirmed(beliefs, passed).tolist() == [NO_ANSWER, 0]
+
+
+def test_only_the_first_process_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sourdine.pate.labelling.processes", lambda: (1, 2))
+    with pytest.raises(InputError, match="drawn once, by the first"):
+        Labelling(GNMax(20.0), BUDGET, questions=5, answers=5)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
+from sklearn.tree import ExtraTreeClassifier
 
 from sourdine.data.corpus import read_corpus
 from sourdine.errors import InputError
@@ -169,6 +170,51 @@ def test_targets_that_are_none() -> None:
             fit_heads(features, wrong, in_turn(20, 2), CLASSES)
     with pytest.raises(InputError, match="other features"):
         fit_heads(features, targets, in_turn(20, 2), CLASSES).vote(features[:, :3])
+
+
+def test_teachers_do_not_share_a_model_or_a_random_state() -> None:
+    features, targets = records(200)
+    one = GaussianNB()
+    with pytest.raises(InputError, match="the same model twice"):
+        fit_each(lambda: one, features, targets, in_turn(200, 4), CLASSES)
+    parts = in_turn(200, 8)
+    fresh, _ = records(50, seed=4)
+
+    def vote(own: list[list[int]]) -> np.ndarray:
+        return fit_each(ExtraTreeClassifier, features, targets, own, CLASSES).vote(fresh).counts
+
+    apart = np.abs(vote(parts) - vote([parts[0][1:], *parts[1:]])).sum(axis=1)
+    assert set(apart) <= {0, 2}
+    assert np.array_equal(vote(parts), vote(parts))
+
+
+def test_no_error_depends_on_a_record() -> None:
+    features, targets = records(60)
+    features[3], features[8] = np.nan, 1e30
+    votes = fit_each(GaussianNB, features, targets, in_turn(60, 4), CLASSES).vote(records(9)[0])
+    assert votes.teachers == 4
+    assert fit_heads(features, targets, in_turn(60, 4), CLASSES).vote(records(9)[0]).teachers == 4
+
+    class Fails(GaussianNB):
+        def fit(self, inputs: Any, labels: Any) -> Any:
+            if len(inputs) == 14:
+                raise ValueError("too few")
+            return super().fit(inputs, labels)
+
+    parts = in_turn(60, 4)
+    some = fit_each(Fails, np.abs(records(60)[0]), targets, [parts[0][1:], *parts[1:]], CLASSES)
+    assert some.vote(records(9)[0]).counts[:, 0].min() >= 1  # that teacher names the first class
+    with pytest.raises(InputError, match="no teacher could be fitted"):
+        fit_each(Fails, records(60)[0], targets, [p[1:] for p in parts], CLASSES)
+
+
+def test_rows_of_an_array_are_shared_by_their_hashes() -> None:
+    features, _ = records(300)
+    parts = partitions(features, 10)
+    assert sorted(at for part in parts for at in part) == list(range(300))
+    names = [{features[at].tobytes() for at in part} for part in parts]
+    fewer = [{features[1:][at].tobytes() for at in part} for part in partitions(features[1:], 10)]
+    assert [own - {features[0].tobytes()} for own in names] == fewer
 
 
 TWO = """

@@ -16,6 +16,7 @@ from sourdine.errors import InputError
 from sourdine.events import Event
 from sourdine.ledger import Ledger
 from sourdine.rng import seeded
+from sourdine.text import contrast, ensemble
 from sourdine.text.compare import compare
 from sourdine.text.comparison import Comparison, comparison
 from sourdine.text.contrast import Rows
@@ -67,9 +68,34 @@ def test_what_pate_needs() -> None:
     assert "pate" not in asked(methods=None, public=None).methods
 
 
-def test_public_texts_with_private_records_are_refused() -> None:
-    with pytest.raises(InputError, match=r"1 of 120 private records have the same words"):
-        asked(public={"note": [*PUBLIC["note"], "GOOD   0!"]})
+def test_private_records_in_the_public_texts_teach_nothing_and_nobody_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[int]] = []
+    real = ensemble.fit_heads
+    monkeypatch.setattr(
+        ensemble, "fit_heads", lambda x, y, *more: seen.append(list(y)) or real(x, y, *more)
+    )
+    out = tmp_path / "out"
+    every = [f"{text}!".upper() for text in table()["note"]]
+    compare(asked(methods=["pate"], epsilons=[4.0], public={"note": every}), out)
+    assert set(seen[0]) == {-1}
+    plan = json.loads((out / "plan.json").read_text())
+    assert sum(plan["records"].values()) == 120
+
+
+def test_teachers_read_each_record_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a batch the last digits of a vector depend on its neighbours, and votes on edge with them."""
+    seen: list[bool] = []
+    real = contrast.cached_features
+
+    def noted(*given: Any, alone: bool = False, **named: Any) -> Any:
+        seen.append(alone)
+        return real(*given, alone=alone, **named)
+
+    monkeypatch.setattr(contrast, "cached_features", noted)
+    compare(asked(methods=["pate"], epsilons=[4.0]), tmp_path / "out")
+    assert seen == [True, True, False]  # training part, held out part, public texts
 
 
 def test_other_public_texts_are_another_comparison(tmp_path: Path) -> None:
@@ -86,7 +112,10 @@ def test_it_learns_at_a_large_budget_and_without_noise() -> None:
     texts = {"note": [f"record {at}" for at in range(1200)], "kind": [str(c) for c in classes[:1200]]}
     corpus = read_corpus(texts, text="note", label="kind")
     rows, public = Rows(features[:1200], classes[:1200], None, corpus), features[1200:]
-    place = Ensemble(300, 60, public)
+    others = read_corpus(
+        {"note": [f"public {at}" for at in range(300)]}, text="note", label=None, labelled=False
+    )
+    place = Ensemble(others, 60, public)
     for weights in (
         place.fit_exactly(rows, 3, 1200),
         place.fit(rows, 3, 1200, 1, Budget(8.0, 1e-6), seeded(2)),
@@ -94,4 +123,4 @@ def test_it_learns_at_a_large_budget_and_without_noise() -> None:
         right = weights.scores(public).argmax(1) == torch.tensor(classes[1200:])
         assert right.float().mean() > 0.9
     with pytest.raises(InputError, match="features of all"):
-        Ensemble(300, 60, public[:10]).fit_exactly(rows, 3, 1200)
+        Ensemble(others, 60, public[:10]).fit_exactly(rows, 3, 1200)

@@ -107,7 +107,7 @@ def encode(
     classes = listed(labels)
     if not classes:
         raise InputError("name the classes with --labels yes,no: they must be known without the data.")
-    _check_public(model)
+    check_public(model)
     import_text()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
 
@@ -183,7 +183,7 @@ def _warn_of_copies(corpus: Corpus, others: Corpus) -> None:
         )
 
 
-def _check_public(model: str | None) -> None:
+def check_public(model: str | None) -> None:
     """An encoder that was trained on private text gives that away too."""
     folder = Path(model or "").expanduser()
     if model is not None and any(

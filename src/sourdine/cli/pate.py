@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as files
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +9,7 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.cli.encode import reader
+from sourdine.cli.encode import check_public, reader
 from sourdine.cli.options import (
     Config,
     Data,
@@ -34,8 +32,9 @@ from sourdine.digits import above
 from sourdine.errors import InputError
 
 if TYPE_CHECKING:
-    from sourdine.certificate import Certificate
+    from sourdine.certificate import Access, Certificate
     from sourdine.data.corpus import Corpus
+    from sourdine.data.overlap import Overlap
     from sourdine.pate.aggregators import Aggregator
     from sourdine.pate.labelling import Labelling
     from sourdine.pate.student import Student
@@ -98,30 +97,41 @@ def pate(
     """
     checks.one_of("aggregator", aggregator, _KINDS)
     classes = listed(labels)
-    if not classes or len(set(classes)) < 2:
+    if not classes or len(set(classes)) < 2 or len(set(classes)) < len(classes):
         raise InputError("name the classes with --labels yes,no: they must be known without the data.")
+    check_public(model)
     if public is None:
         raise InputError("give public texts of the same kind with --public: teachers label those.")
     budget = training_budget(epsilon, delta, user, "zero-out")
     count = checks.whole("teachers", teachers, least=2)
-    folder = _folder(out or Path(f"{Path(data).name.split('.')[0]}-pate"), resume)
+    folder = out or Path(f"{Path(data).name.split('.')[0]}-pate")
+    _check_folder(folder, resume)
     import_text()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
 
     own = read_corpus(data, text=text, label=label, user=user, encoding=encoding)
     others = read_corpus(public, text=list(own.text), label=None, encoding=encoding, labelled=False)
     _check_sizes(own, count, budget)
-    kept = _apart(own, others, leave_out)
+    copies = _copies(own, others, leave_out)
     settings = {
         "aggregator": aggregator,
         "questions": whole("questions", questions),
         "threshold": threshold,
         "accuracy": accuracy,
+        "model": model,
+        "leave_out": leave_out,
     }
-    with progress(not json) as tell:
-        run = _Run(own, kept, others, classes, budget, count, folder, model, device, tell)
+    from sourdine.text.desk import Desk  # noqa: PLC0415
+
+    table = Desk(folder)
+    with table.claim("run") as mine, progress(not json) as tell:
+        if not mine:
+            raise InputError(f"another process works on {folder}; wait for it, or name another folder.")
+        _check_folder(folder, resume)
+        run = _Run(own, others, copies, classes, budget, count, folder, model, device, tell)
         run.ask(settings, resume)
         found = run.finish(test, encoding)
+        (table.beside / "run.lock").unlink(missing_ok=True)
     _say(found, folder, json)
 
 
@@ -130,9 +140,9 @@ class _Run:
 
     def __init__(
         self,
-        whole: Corpus,
         own: Corpus,
         others: Corpus,
+        copies: Overlap,
         classes: list[str],
         budget: Budget,
         teachers: int,
@@ -141,8 +151,7 @@ class _Run:
         device: str | None,
         tell: Tell | None,
     ) -> None:
-        # How many records are left without copies is nobody's business: what is told is of the whole.
-        self.whole, self.own, self.others = whole, own, others
+        self.own, self.others, self.copies = own, others, copies
         self.classes, self.budget = classes, budget
         self.teachers, self.folder, self.model = teachers, folder, model
         self.tell = tell or (lambda stage, done, total, epsilon: None)
@@ -157,7 +166,8 @@ class _Run:
         from sourdine.pate.labelling import Labelling  # noqa: PLC0415
         from sourdine.pate.release import ANSWERS, read_answers  # noqa: PLC0415
 
-        self.fingerprint = fingerprint(self.whole.table())
+        self.fingerprint = fingerprint(self.own.table())
+        self.left_out = bool(settings["leave_out"])
         plan = self._planned(settings, resume)
         self.features = self.read(self.others.texts)
         # An order that is no secret, and has nothing to do with how the file of texts is sorted.
@@ -181,6 +191,9 @@ class _Run:
         """The plan of the folder, made and written down if there is none yet; it sees no vote."""
         from dataclasses import asdict  # noqa: PLC0415
 
+        from sourdine.data.fingerprint import fingerprint  # noqa: PLC0415
+        from sourdine.text.desk import read, write  # noqa: PLC0415
+
         path = self.folder / _PLAN
         asked = {
             **settings,
@@ -189,10 +202,10 @@ class _Run:
             "teachers": self.teachers,
             "classes": self.classes,
             "data": self.fingerprint,
-            "public": len(self.others),
+            "public": fingerprint(self.others.table()),
         }
         if resume:
-            known: dict[str, Any] = files.loads(path.read_text(encoding="utf-8"))
+            known = read(path) or {"asked": {}}
             if other := [name for name, value in asked.items() if known["asked"].get(name) != value]:
                 raise InputError(
                     f"{self.folder} holds another run: {', '.join(other)} differ; go on with its "
@@ -209,15 +222,17 @@ class _Run:
             "questions": questions,
             "answers": answers,
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(files.dumps(plan) + "\n", encoding="utf-8")
+        write(path, plan)
         return plan
 
     def _votes(self) -> Votes:
         from sourdine.pate.teachers import fit_heads, partitions  # noqa: PLC0415
+        from sourdine.text.examples import NOTHING  # noqa: PLC0415
         from sourdine.text.tasks import Classify  # noqa: PLC0415
 
         targets = Classify(tuple(self.classes)).classes(self.own.labels or [])
+        left_out = self.copies.places if self.left_out else ()
+        targets = [NOTHING if at in left_out else own for at, own in enumerate(targets)]
         parts = partitions(self.own, self.teachers)
         features = self.read(self.own.texts, alone=True)
         heads = fit_heads(features, targets, parts, len(self.classes))
@@ -254,13 +269,10 @@ class _Run:
         known[self.order[: len(self.answers)]] = self.answers.labels
         student = fit_student(self.features, known, len(self.classes))
         metrics = {} if test is None else self._tested(student, test, encoding)
-        beside = self.folder.with_name(self.folder.name + BESIDE)
-        seen = self.votes[: len(self.answers)]
-        page = owner.write(beside, self.labelling, seen, self.answers)
         about = About(
             self.fingerprint,
-            len(self.whole),
-            None if self.whole.users is None else units_of(self.whole),
+            len(self.own),
+            None if self.own.users is None else units_of(self.own),
             self.own.text,
             self.own.label,
             named_base(self.model or default_model()),
@@ -268,6 +280,7 @@ class _Run:
             student.weight.size + student.bias.size,
             len(self.features),
             student.how,
+            self._accesses(),
         )
         sealed = seal(
             self.folder,
@@ -277,7 +290,21 @@ class _Run:
             about,
             working=(_PLAN,),
         )
+        beside = self.folder.with_name(self.folder.name + BESIDE)
+        seen = self.votes[: len(self.answers)]
+        page = owner.write(beside, self.labelling, seen, self.answers, [self.copies.sentence()])
         return _found(sealed, self.labelling, metrics, page)
+
+    def _accesses(self) -> list[Access]:
+        """What the comparison with the public text gives away."""
+        from sourdine.certificate import Access  # noqa: PLC0415
+        from sourdine.events import NOTHING  # noqa: PLC0415
+
+        what = "a comparison of every record with the public text"
+        if self.left_out:
+            why = "copies teach nothing, and nobody is told; each depends on itself and on public text"
+            return [Access(what, NOTHING, why)]
+        return [Access(what, None, "that this run was made tells that there are no copies")]
 
     def _tested(self, student: Student, test: str, encoding: str) -> dict[str, Any]:
         """Exact metrics on labelled texts that the owner declares public."""
@@ -286,6 +313,9 @@ class _Run:
         from sourdine.text.tasks import Classify  # noqa: PLC0415
 
         rows = read_corpus(test, text=list(self.own.text), label=self.own.label, encoding=encoding)
+        own = set(zip(*self.own.texts, strict=True))
+        if 2 * sum(row in own for row in zip(*rows.texts, strict=True)) > len(rows):
+            raise InputError("--test holds private records; an exact test needs public ones.")
         goal = Classify(tuple(self.classes))
         truth = goal.classes(rows.labels or [])
         named = student.predict(self.read(rows.texts)).tolist()
@@ -313,14 +343,13 @@ class _Run:
         TextModel(network, tokenizer, goal, most, len(self.own.texts)).save(folder)
 
 
-def _folder(folder: Path, resume: bool) -> Path:
+def _check_folder(folder: Path, resume: bool) -> None:
     if resume and not (folder / _PLAN).exists():
         raise InputError(f"there is no unfinished run in {folder}; leave --resume out to start one.")
     if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(
             f"{folder} is there already; name a new folder with --out, or go on with --resume."
         )
-    return folder
 
 
 def _check_sizes(own: Corpus, teachers: int, budget: Budget) -> None:
@@ -335,21 +364,18 @@ def _check_sizes(own: Corpus, teachers: int, budget: Budget) -> None:
         )
 
 
-def _apart(own: Corpus, others: Corpus, leave_out: bool) -> Corpus:
-    """Refuses public text that holds private records, or leaves those records out."""
-    from sourdine.data.overlap import apart, overlap  # noqa: PLC0415
+def _copies(own: Corpus, others: Corpus, leave_out: bool) -> Overlap:
+    """Private records in the public text: refused, or left out of training without a word."""
+    from sourdine.data.overlap import overlap  # noqa: PLC0415
 
     found = overlap(own, others)
-    if not found:
-        return own
-    if not leave_out:
+    if found and not leave_out:
         raise InputError(
             f"{found.sentence()} Text that is private must not stand in the public file: its rows are "
             "handed on. Take other public texts; or, if they are public indeed, leave the private "
-            "copies out of training with --leave-out-copies."
+            "copies out of training with --leave-out-copies. (This is for your eyes only.)"
         )
-    print(f"sourdine: {found.sentence()} They are left out of training.", file=sys.stderr)
-    return apart(own, found)
+    return found
 
 
 def _drawn_up(

@@ -4,9 +4,10 @@ Texts are compared as words (data/words.py), so that case, space and signs do no
 are nearly the same where at least `NEAR` of the runs of `RUN` words of the shorter one stand in the
 other. Runs that stand in many public records (a salutation, a disclaimer) say nothing and do not count.
 
-What to do about it. A public record that is left out because it is private would tell that it is: the
-list of questions is released. A private record may be left out, as what becomes of it depends on it and
-on public text alone: neighbours stay neighbours, and nobody else's record moves (`apart`).
+What to do about it. A public record that is left out because it is private would tell that it is, where
+public records are handed on. A private record may be left out, as what becomes of it depends on it and
+on public text alone: neighbours stay neighbours, and nobody else's record moves. That has to go without
+a word to others, as whether there are such records, and how many, is private.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ class Overlap:
 
     def __bool__(self) -> bool:
         return bool(self.same or self.near)
+
+    @property
+    def places(self) -> frozenset[int]:
+        """Of all of them."""
+        return frozenset((*self.same, *self.near))
 
     def sentence(self) -> str:
         """For the owner's eyes: how many, of how many."""
@@ -64,12 +70,6 @@ def overlap(private: Corpus, public: Corpus) -> Overlap:
         elif _is_near(set(_runs(found)), holders, lengths):
             near.append(place)
     return Overlap(len(private), tuple(same), tuple(near))
-
-
-def apart(private: Corpus, found: Overlap) -> Corpus:
-    """The private records without those that stand in the public text."""
-    out = {*found.same, *found.near}
-    return private.take(place for place in range(len(private)) if place not in out)
 
 
 def _is_near(own: set[int], holders: dict[int, list[int]], lengths: list[int]) -> bool:

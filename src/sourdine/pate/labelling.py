@@ -23,6 +23,7 @@ from sourdine.errors import BudgetError, InputError
 from sourdine.ledger import Ledger
 from sourdine.ledger.record import Entry
 from sourdine.pate.aggregators import NO_ANSWER, Aggregator, Flags, Floats, InteractiveGNMax
+from sourdine.pate.teachers import processes
 from sourdine.pate.votes import Counts, Votes
 from sourdine.rng import Source, secure
 
@@ -86,6 +87,10 @@ class Labelling:
             raise InputError(
                 "a record that is replaced may leave one teacher and join another, which moves two "
                 "votes; take a budget under zero-out or add-remove."
+            )
+        if processes()[0] > 0:
+            raise InputError(
+                "several processes share these teachers; answers are drawn once, by the first of them."
             )
         self.source = source or secure()
         self.event = aggregator.plan(self.questions, self.answers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,13 +90,15 @@ def _analysed(
     return None
 
 
-def write(folder: Path, labelling: Labelling, votes: Votes, answers: Answers) -> Path:
-    """A page with a figure, in a folder of its own; it comes back with its path."""
+def write(
+    folder: Path, labelling: Labelling, votes: Votes, answers: Answers, notes: Sequence[str] = ()
+) -> Path:
+    """A page with a figure and notes, in a folder of its own; it comes back with its path."""
     found = costs(labelling, votes, answers)
     picture = base64.b64encode(_figure(labelling, votes, answers, found)).decode()
     template = environment().get_template("votes.html")
     facts = _facts(labelling, votes, answers, found)
-    text = template.render(heading=HEADING, facts=facts, picture=picture)
+    text = template.render(heading=HEADING, facts=facts, picture=picture, notes=notes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "votes.html"

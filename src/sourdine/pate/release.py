@@ -30,7 +30,7 @@ _NUMBERS = "whole votes and exact integer noise on a grid (sourdine.mechanisms)"
 
 @dataclass(frozen=True)
 class About:
-    """What the certificate says beside the plan. records, users: how many there are, as is public."""
+    """What the certificate says beside the plan. accesses: what else was done with the records."""
 
     fingerprint: str
     records: int
@@ -42,6 +42,7 @@ class About:
     parameters: int
     public: int
     student: Mapping[str, float]
+    accesses: Sequence[Access] = ()
 
 
 def write_answers(path: Path, answers: Answers, start: int = 0) -> None:
@@ -90,6 +91,9 @@ def seal(
     save: writes the student into the folder. working: files that only a run that goes on needs, which
     are removed last.
     """
+    shown = read_answers(folder / ANSWERS)
+    if (int(shown.asked.sum()), int(shown.answered.sum())) != (labelling.asked, labelling.answered):
+        raise InputError(f"{folder / ANSWERS} holds other answers than were given; nothing is sealed.")
     labelling.close()
     try:
         save(folder)
@@ -144,8 +148,11 @@ def _draft(
     ]
     if metrics:
         accesses.append(Access("an exact test", NOTHING, "the owner declares its records public"))
-    if about.users is None:
-        accesses.append(Access("the number of records", NOTHING, "public: see the adjacency"))
+    accesses += about.accesses
+    known = budget.adjacency == "zero-out"  # else how many units there are is private
+    if known:
+        why = "public under zero-out: a unit is replaced by nothing, not removed"
+        accesses.append(Access(f"the number of {budget.unit}s", NOTHING, why))
     sampling = papers.sampling(event)
     return papers.draft(
         labelling.ledger,
@@ -160,8 +167,8 @@ def _draft(
         utility=metrics,
         data={
             "fingerprint": about.fingerprint,
-            "records": about.records if about.users is None else "UNKNOWN",
-            "users": "UNKNOWN" if about.users is None else about.users,
+            "records": about.records if known and about.users is None else "UNKNOWN",
+            "users": about.users if known and about.users is not None else "UNKNOWN",
             "text": list(about.text),
             "label": about.label,
         },

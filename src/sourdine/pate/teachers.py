@@ -34,6 +34,8 @@ Parts = Sequence[Sequence[int]]
 RIDGE = 0.3
 """Of linear heads on features of norm 1; public, so that no teacher has to look for its own."""
 
+_HUGE = 1e3
+
 
 class Model(Protocol):
     """A classifier as scikit-learn has them."""
@@ -173,35 +175,63 @@ def fit_each(
     """A teacher for each part: `make()` gives a fresh classifier of scikit-learn, or one like it.
 
     inputs: an array or a list with a record for each target. A part that knows one class, or none,
-    votes for it, or for the first one, always.
+    votes for it, or for the first one, always; so does a teacher that cannot be fitted, as an error
+    must not depend on a record. A `random_state` that is None becomes the teacher's number: state that
+    all teachers draw from would let one record move them all.
     """
     aims = np.asarray(targets, dtype=np.int64)
     _check_targets(aims, len(inputs), classes)
     check_parts(parts, len(inputs), units)
+    usable, (rank, count) = _usable(inputs), processes()
     models: list[Callable[[Any], Any]] = []
-    for part in (own := list(own_share(parts))):
-        kept = [place for place in part if aims[place] >= 0]
+    made: list[Model] = []
+    failed = 0
+    for number, part in enumerate(own := list(own_share(parts))):
+        kept = [place for place in part if aims[place] >= 0 and usable[place]]
         known = sorted(set(aims[kept].tolist()))
-        if len(known) < 2:
-            models.append(_always(known[0] if known else 0))
-        else:
+        model = _own_state(make(), rank + number * count)
+        if any(model is other for other in made):
+            raise InputError("make() gave the same model twice, so that teachers would share it.")
+        made.append(model)
+        models.append(_always(known[0] if known else 0))
+        if len(known) > 1:
             taken = inputs[kept] if isinstance(inputs, np.ndarray) else [inputs[i] for i in kept]
-            model = make()
-            model.fit(taken, aims[kept])
-            models.append(model.predict)
+            try:
+                model.fit(taken, aims[kept])
+                models[-1] = model.predict
+            except Exception as error:
+                failed += 1
+                if failed == len(own):
+                    raise InputError(
+                        f"no teacher could be fitted; the last one said: {error}"
+                    ) from error
         tell(len(models), len(own))
     return Each(models, classes, origin)
 
 
+def _own_state(model: Model, number: int) -> Model:
+    settings: dict[str, Any] = getattr(model, "get_params", dict)()
+    if "random_state" in settings and settings["random_state"] is None:
+        model.set_params(random_state=number)  # type: ignore[attr-defined]
+    return model
+
+
+def _usable(inputs: Any) -> NDArray[np.bool_]:
+    """Which records can be learnt from: those without a number that is none."""
+    if isinstance(inputs, np.ndarray) and np.issubdtype(inputs.dtype, np.floating):
+        return np.asarray(np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1))
+    return np.ones(len(inputs), dtype=bool)
+
+
 def own_share(parts: Parts) -> Iterator[Sequence[int]]:
     """The parts that this process fits: all of them, or every n-th under torchrun with n processes."""
-    rank, count = _processes()
+    rank, count = processes()
     return iter(parts[rank::count])
 
 
 def gathered(counts: Counts, origin: str) -> Votes:
     """The votes of the teachers of all processes."""
-    if _processes()[1] > 1:
+    if processes()[1] > 1:
         import torch  # noqa: PLC0415 (only where processes share the teachers)
 
         total = torch.from_numpy(np.array(counts))
@@ -211,7 +241,7 @@ def gathered(counts: Counts, origin: str) -> Votes:
     return Votes(counts, teachers, origin)
 
 
-def _processes() -> tuple[int, int]:
+def processes() -> tuple[int, int]:
     """The number of this process and how many there are."""
     import sys  # noqa: PLC0415
 
@@ -229,8 +259,10 @@ def _features(features: Any) -> NDArray[np.float64]:
     rows = np.asarray(features, dtype=np.float64)
     if rows.ndim != 2:
         raise InputError("features are an array with a row for each record.")
-    # A record whose features are no numbers would spoil its whole teacher; it counts as nothing.
-    return np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
+    # A record whose features are no numbers, or huge, would spoil its whole teacher; it is nothing.
+    with np.errstate(over="ignore", invalid="ignore"):
+        usable = np.abs(rows).max(axis=1, initial=0.0, keepdims=True) < _HUGE
+    return np.where(usable, rows, 0.0)
 
 
 def _check_targets(aims: Counts, records: int, classes: int) -> None:

@@ -132,16 +132,16 @@ PLACES: dict[str, Place] = {place.name: place for place in (Output(), Input())}
 
 
 def read_rows(
-    ready: Prepared, goal: Classify, parts: Sequence[Corpus], device: torch.device
+    ready: Prepared, goal: Classify, parts: Sequence[Corpus], device: torch.device, alone: bool = False
 ) -> list[Rows]:
-    """The frozen features of each part, from the cache where they are known."""
+    """The frozen features of each part, from the cache where they are known; each read alone or not."""
     network = goal.model(ready.encoder, ready.pooling, 1.0).to(device).eval()
     collate = Collate(ready.tokenizer.pad_token_id)
     found = []
     for part in parts:
         labels = part.labels or [""] * len(part)
         examples = goal.examples(ready.tokenizer, part.texts, labels, ready.plan.max_length)
-        features = cached_features(network, examples, collate)
+        features = cached_features(network, examples, collate, alone=alone)
         found.append(Rows(features, goal.classes(labels), part.users, part))
     return found
 

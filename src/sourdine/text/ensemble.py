@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from sourdine.budget import Budget
+from sourdine.data.corpus import Corpus
+from sourdine.data.overlap import overlap
 from sourdine.errors import InputError
 from sourdine.events import Event
 from sourdine.ledger import Ledger
@@ -25,6 +27,7 @@ from sourdine.pate.teachers import fit_heads, partitions
 from sourdine.pate.votes import Votes
 from sourdine.rng import Source
 from sourdine.text.contrast import Rows
+from sourdine.text.examples import NOTHING
 from sourdine.text.output import Weights, unit_rows
 
 _planned = functools.lru_cache(plan_blindly)  # the same for every repetition
@@ -32,15 +35,15 @@ _planned = functools.lru_cache(plan_blindly)  # the same for every repetition
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """PATE as a place for noise: on the votes. public: the features of as many texts as `questions`."""
+    """PATE as a place for noise: on the votes. features: of the public texts, where it is to learn."""
 
-    questions: int
+    public: Corpus
     teachers: int
-    public: Tensor | None = None
+    features: Tensor | None = None
     name: ClassVar[str] = "pate"
 
     def _plan(self, budget: Budget, classes: int) -> Plan:
-        return _planned(budget, self.teachers, classes, self.questions)
+        return _planned(budget, self.teachers, classes, len(self.public))
 
     def event(self, budget: Budget, classes: int, width: int, most: int) -> Event:
         """What `fit` costs a unit, however many rows it has: all of them lie with one teacher."""
@@ -69,7 +72,10 @@ class Ensemble:
         if rows.corpus is None:
             raise InputError("teachers need the records themselves, to share them by their hashes.")
         parts = partitions(rows.corpus, self.teachers)
-        heads = fit_heads(unit_rows(rows.features)[0].numpy(), rows.classes, parts, classes)
+        # Records that stand in the public text too teach nothing, and nobody is told.
+        copies = overlap(rows.corpus, self.public).places
+        targets = [NOTHING if at in copies else own for at, own in enumerate(rows.classes)]
+        heads = fit_heads(unit_rows(rows.features)[0].numpy(), targets, parts, classes)
         return heads.vote(self._questions().numpy())
 
     def _student(self, labels: list[int], classes: int) -> Weights:
@@ -80,7 +86,7 @@ class Ensemble:
 
     def _questions(self) -> Tensor:
         """In an order that is no secret, and has nothing to do with how the file is sorted."""
-        if self.public is None or len(self.public) != self.questions:
+        if self.features is None or len(self.features) != len(self.public):
             raise InputError("PATE asks about public texts; give the features of all of them.")
-        order = torch.randperm(len(self.public), generator=torch.Generator().manual_seed(0))
-        return unit_rows(self.public)[0][order]
+        order = torch.randperm(len(self.features), generator=torch.Generator().manual_seed(0))
+        return unit_rows(self.features)[0][order]

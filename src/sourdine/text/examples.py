@@ -119,9 +119,12 @@ def cached_features(
     examples: Examples,
     collate: Collate,
     *,
+    alone: bool = False,
     tell: Callable[[int], object] = lambda count: None,
 ) -> Tensor:
     """As `features`, kept in the user's cache folder: they are private, and never leave it.
+
+    alone: one text at a time. In a batch the last digits of a vector depend on its neighbours there.
 
     The file's name is a keyed hash of the token ids and of the encoder: weights, buffers, settings.
     """
@@ -132,6 +135,7 @@ def cached_features(
     name.update(
         f"{type(model.encoder).__name__} {model.pooling.name} {model.scale} {settings}".encode()
     )
+    name.update(b"alone" * alone)
     for example in examples:
         for row in (example["input_ids"], example.get("token_type_ids", ())):
             name.update(b"%d|" % len(row) + np.asarray(row, dtype=np.int64).tobytes())
@@ -143,7 +147,7 @@ def cached_features(
             return kept
     except (OSError, ValueError, EOFError):
         pass
-    found = features(model, examples, collate, tell=tell)
+    found = features(model, examples, collate, batch_size=1 if alone else 64, tell=tell)
     _keep(path, found)
     return found
 

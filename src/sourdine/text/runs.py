@@ -21,6 +21,7 @@ from sourdine.text.accounts import accounts
 from sourdine.text.comparison import Comparison, OneRun, said
 from sourdine.text.contrast import Place
 from sourdine.text.desk import Desk
+from sourdine.text.ensemble import Ensemble
 from sourdine.text.models import BYTES
 from sourdine.text.plan import plan, situation_of
 from sourdine.text.prepared import Prepared
@@ -161,10 +162,13 @@ def _elsewhere(
     ready = trainer.prepare()
     if ready.test is None:
         raise InputError("no records are held out, so there is nothing to compare by.")
-    parts = [ready.train, ready.test, *([] if asked.public is None else [asked.public])]
     device = torch.device(asked.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    train, test, *public = contrast.read_rows(ready, goal, parts, device)
-    place = asked.place(run.method, public[0].features if public else None)
+    parts, voting = [ready.train, ready.test], run.method == Ensemble.name
+    train, test = contrast.read_rows(ready, goal, parts, device, alone=voting)
+    public = None
+    if voting and asked.public is not None:
+        public = contrast.read_rows(ready, goal, [asked.public], device)[0].features
+    place = asked.place(run.method, public)
     if place is None:
         raise InputError(f"{run.method} is trained, not put elsewhere.")
     source = rng.secure() if run.private else rng.seeded(run.repetition)
