@@ -153,3 +153,18 @@ def test_a_user_is_as_large_as_the_longest_text() -> None:
     units = Units(texts, ["x", "x", "y", "y", "z", "z"], most=2)
     found = list(batches(units, np.arange(3), 2, list, torch.device("cpu"), rng.seeded(1)))
     assert [sorted(map(len, batch.data)) for batch in found] == [[1, 9], [2, 5], [3, 4]]
+
+
+@pytest.mark.parametrize(("each", "tokens"), [(1, 8), (2, 8), (1, 5)])
+def test_a_graph_never_has_as_many_examples_as_tokens(each: int, tokens: int) -> None:
+    """Rows of a graph are told apart by their number; one more of weight 0 makes the number its own."""
+    examples = [torch.full((tokens,), at) for at in range(24)]
+    users = None if each == 1 else [at // each for at in range(24)]
+    units = Units(examples, users, each)
+    for few in (True, False):
+        lot, found = np.arange(8 // each), []
+        for batch in batches(units, lot, 8, torch.stack, CPU, rng.seeded(1), few=few):
+            assert len(batch.data) == len(batch.weights) == batch.units * each
+            assert not few or len(batch.data) != tokens
+            found += batch.data[batch.weights > 0][:, 0].tolist()
+        assert sorted(found) == list(range(8))

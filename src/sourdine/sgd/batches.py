@@ -9,7 +9,8 @@ A dataset with `sizes`, a number for each example, has units of like size put in
 like length need little padding. This changes the order of a sum, never what is in it.
 
 Where each shape costs seconds before it saves milliseconds (sgd/graphs.py), `few` asks for fewer of
-them and more filling; otherwise a batch is filled up by an eighth at most, unless it is small.
+them and more filling, and for one unit more where there would be as many examples as tokens in each;
+otherwise a batch is filled up by an eighth at most, unless it is small.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from sourdine import checks
 from sourdine.errors import InputError
@@ -141,9 +143,21 @@ def batches(
             # must not spoil what others contribute.
             places += examples + [examples[0] if examples else filler] * (each - len(examples))
             weights += [1 / max(1, len(examples))] * len(examples) + [0.0] * (each - len(examples))
-        data = move(collate([units.dataset[place] for place in places]), device)
+        data = collate([units.dataset[place] for place in places])
+        if few and _as_long_as_many(data, len(places)):
+            # Rows of a graph are told apart by their number: it must not be that of tokens too.
+            places, weights = places + [filler] * each, weights + [0.0] * each
+            data = collate([units.dataset[place] for place in places])
+        data = move(data, device)
         full = all(weight == 1 for weight in weights)
-        yield Batch(data, torch.tensor(weights, device=device), rows, full)
+        yield Batch(data, torch.tensor(weights, device=device), len(weights) // each, full)
+
+
+def _as_long_as_many(data: Any, rows: int) -> bool:
+    """Whether a tensor of the batch is as long in some other direction as there are examples."""
+    return any(
+        isinstance(x, Tensor) and x.dim() > 1 and rows in x.shape[1:] for x in pytree.tree_leaves(data)
+    )
 
 
 def cut(count: int, most: int, few: bool = False) -> list[int]:
