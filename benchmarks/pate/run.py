@@ -76,9 +76,9 @@ def _corpus(rows: list[tuple[str, str]]) -> Corpus:
 
 
 def features(out: Path) -> None:
-    from sourdine.cli.encode import reader
+    from sourdine.text.frozen import Frozen
 
-    read = reader(None, "cpu", None)
+    read = Frozen(None, "cpu")
     for name in ("test", "public", "private"):
         corpus = read_corpus(out / f"{name}.csv", text="text", label="label")
         np.save(out / f"{name}.npy", read(corpus.texts).astype(np.float32))

@@ -141,7 +141,7 @@ def test_killed_while_asking_it_goes_on_and_is_charged_once(
             raise KeyboardInterrupt
         return real(self, *given)
 
-    monkeypatch.setattr("sourdine.cli.pate._CHUNK", 20)
+    monkeypatch.setattr("sourdine.text.teaching.CHUNK", 20)
     with monkeypatch.context() as patch:
         patch.setattr(labelling.Labelling, "ask", dies)
         assert main(arguments(root, out=str(out))) == 130
@@ -221,9 +221,9 @@ def test_a_run_without_copies_says_that_this_is_told(run: Path) -> None:
 
 def test_a_record_is_read_alone(root: Path) -> None:
     """To the last bit what it is without the others; in batches it is not."""
-    from sourdine.cli.encode import reader
+    from sourdine.text.frozen import Frozen
 
-    read = reader("bytes", "cpu", None)
+    read = Frozen("bytes", "cpu")
     texts = [line.split(",")[0] for line in (root / "notes.csv").read_text().splitlines()[1:200]]
     texts = [text * (1 + at % 3) for at, text in enumerate(texts)]
     whole, fewer = read((texts,), alone=True), read((texts[1:],), alone=True)

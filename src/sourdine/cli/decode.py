@@ -60,9 +60,9 @@ def encoding(
     notes.csv --public abstracts.csv`
     """
     import_text()
-    from sourdine.cli.encode import reader  # noqa: PLC0415
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
     from sourdine.encoding.encodings import Encodings  # noqa: PLC0415
+    from sourdine.text.frozen import Frozen  # noqa: PLC0415
 
     if out is not None and out.exists():
         raise InputError(f"{out} is there already; name a new file with --out.")
@@ -73,7 +73,7 @@ def encoding(
         name: read_corpus(path, text=text, label=None, encoding=encoding, labelled=False)
         for name, path in names.items()
     }
-    read = reader(model, device, None)
+    read = Frozen(model, device)
     seen = {name: found.seen(read(corpus.texts)) for name, corpus in texts.items()}
     how = {
         "mixed": whole("mixed", mixed) or int(found.about.get("mixed", 1)),

@@ -25,7 +25,7 @@ from sourdine.cli.options import (
     print_json,
     whole,
 )
-from sourdine.cli.train import Tell, progress
+from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
 
@@ -110,13 +110,14 @@ def encode(
     check_public(model)
     import_text()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
+    from sourdine.text.frozen import Frozen  # noqa: PLC0415
 
     folder = out or Path(f"{Path(data).name.split('.')[0]}-encoded")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; name a new folder with --out.")
     corpus = read_corpus(data, text=text, label=label, encoding=encoding)
     with progress(not json) as tell:
-        read = reader(model, device, tell)
+        read = Frozen(model, device, tell)
         known = None
         if public is not None:
             others = read_corpus(
@@ -144,32 +145,6 @@ def encode(
             )  # fmt: skip
             found = _private(encoder, corpus, read, folder, model)
     _say(found, folder, json)
-
-
-def reader(model: str | None, device: str | None, tell: Tell | None) -> Any:
-    """From texts to the features of a frozen encoder.
-
-    alone: one text at a time, slower, so that not even the last digit of a vector depends on others.
-    """
-    from sourdine.text.examples import Collate, features, tokenized  # noqa: PLC0415
-    from sourdine.text.machine import device_of  # noqa: PLC0415
-    from sourdine.text.models import Classifier, load_encoder  # noqa: PLC0415
-    from sourdine.text.prepared import default_model  # noqa: PLC0415
-
-    encoder, tokenizer, pooling = load_encoder(model or default_model())
-    network = Classifier(encoder, 2, pooling).to(device_of(device))
-    most = min(128, getattr(encoder.config, "max_position_embeddings", None) or 128)
-
-    def read(texts: tuple[list[str], ...], alone: bool = False) -> Any:
-        rows = tokenized(tokenizer, texts, [0] * len(texts[0]), most)
-        heard = (
-            (lambda done: None) if tell is None else lambda done: tell("reading", done, len(rows), None)
-        )
-        collate = Collate(tokenizer.pad_token_id)
-        size = 1 if alone else 64
-        return features(network, rows, collate, batch_size=size, tell=heard).double().numpy()
-
-    return read
 
 
 def _warn_of_copies(corpus: Corpus, others: Corpus) -> None:
