@@ -29,3 +29,13 @@ def test_one_weight_over_many_trainings(tmp_path: Path, capsys: pytest.CaptureFi
     apart = abs(np.mean(slopes["with"]) - np.mean(slopes["without"]))
     assert apart < 0.25
     assert min(np.std(slope) for slope in slopes.values()) > 0.05
+
+
+def test_teachers_of_digits(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    student = runpy.run_path(str(EXAMPLES / "teachers.py"))["main"]()
+    printed = capsys.readouterr().out
+    assert "first round: 60 answers" in printed and "for any votes" in printed
+    right = int(printed.split("right on ")[1].split("%")[0])
+    assert right > 50  # a tenth is chance
+    assert student.weight.shape == (10, 64)
