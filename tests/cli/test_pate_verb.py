@@ -309,6 +309,8 @@ def test_an_encoder_that_was_trained_on_somebodys_text_is_refused(root: Path, ru
         ({"public": "nowhere.csv"}, "nowhere.csv"),
         ({"label": "class"}, "class"),
         ({"questions": "0"}, "questions"),
+        ({"labels": "ja,nein"}, "no record has one of the labels ja, nein"),
+        ({"assume": "75"}, "accuracy to assume"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -325,9 +327,26 @@ def test_bad_input_is_one_sentence(
     assert not (out / "ledger.sqlite").exists()
 
 
+def test_the_owner_hears_what_is_odd_about_the_records(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (root / "notes.csv").read_text().splitlines()
+    lines[7] = lines[7].replace(",yes,", ",maybe,").replace(",no,", ",maybe,")
+    lines[8] = lines[8].replace(",yes,", ",,").replace(",no,", ",,")
+    (tmp_path / "notes.csv").write_text("\n".join(lines) + "\n")
+    public = tmp_path / "public.csv"
+    public.write_text((root / "public.csv").read_text() + '""\n')
+    table = arguments(root, public=str(public), out=str(tmp_path / "run"))
+    assert main([table[0], str(tmp_path / "notes.csv"), *table[2:]]) == 0
+    said = capsys.readouterr().err
+    assert "2 records have no declared label and teach nothing" in said
+    assert "1 of the 121 public texts are empty" in said
+
+
 def test_nothing_to_go_on_with(
     root: Path, tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments(root, out=str(tmp_path / "none")), "--resume"]) == 2
-    assert main([*arguments(root, out=str(run)), "--resume"]) == 2
     assert "no unfinished run" in capsys.readouterr().err
+    assert main([*arguments(root, out=str(run)), "--resume"]) == 2
+    assert "is finished" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,7 @@ from sourdine.errors import InputError
 if TYPE_CHECKING:
     from sourdine.data.corpus import Corpus
     from sourdine.data.overlap import Overlap
+    from sourdine.text.teaching import Material
 
 
 def pate(
@@ -57,7 +59,7 @@ def pate(
         str, typer.Option("--aggregator", help="best, gnmax, confident or lnmax.")
     ] = "best",
     questions: Annotated[
-        float | None, typer.Option("--questions", help="Asked at most; planned if not given.")
+        float | None, typer.Option("--questions", help="At most so many; the plan may take fewer.")
     ] = None,
     threshold: Annotated[
         float | None, typer.Option("--threshold", help="Votes that confident asks for.")
@@ -69,7 +71,8 @@ def pate(
         str | None, typer.Option("--test", help="PUBLIC labelled texts, for an exact test.")
     ] = None,
     leave_out: Annotated[
-        bool, typer.Option("--leave-out-copies", help="Private records that the public text holds.")
+        bool,
+        typer.Option("--leave-out-copies", help="Private records in the public text teach nothing."),
     ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
     model: Model = None,
@@ -88,7 +91,10 @@ def pate(
     """
     classes = listed(labels)
     if not classes or len(set(classes)) < 2 or len(set(classes)) < len(classes):
-        raise InputError("name the classes with --labels yes,no: they must be known without the data.")
+        raise InputError(
+            "name two classes or more, each once, with --labels yes,no: they must be known without the "
+            "data."
+        )
     check_public(model)
     if public is None:
         raise InputError("give public texts of the same kind with --public: teachers label those.")
@@ -100,9 +106,8 @@ def pate(
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415 (torch and more: only now)
     from sourdine.text.desk import Desk  # noqa: PLC0415
     from sourdine.text.tasks import Classify  # noqa: PLC0415
-    from sourdine.text.teaching import KINDS, Material, Teaching, Wish  # noqa: PLC0415
+    from sourdine.text.teaching import Material, Teaching, Wish  # noqa: PLC0415
 
-    checks.one_of("aggregator", aggregator, tuple(KINDS))
     wish = Wish(aggregator, whole("questions", questions), threshold, accuracy, leave_out)
     own = read_corpus(data, text=text, label=label, user=user, encoding=encoding)
     others = read_corpus(public, text=list(own.text), label=None, encoding=encoding, labelled=False)
@@ -114,15 +119,22 @@ def pate(
         Classify(tuple(classes)),
         None if test is None else _test(test, own, encoding),
     )
+    for sentence in _about(material):
+        print(f"sourdine: {sentence}", file=sys.stderr)
     table = Desk(folder)
     with table.claim("run") as mine, progress(not json) as tell:
         if not mine:
             raise InputError(f"another process works on {folder}; wait for it, or name another folder.")
         _check_folder(folder, resume)
-        run = Teaching(material, budget, count, wish, folder, model, device, tell)
-        run.ask(resume)
-        certificate, metrics, page = run.finish()
-        (table.beside / "run.lock").unlink(missing_ok=True)
+        try:
+            run = Teaching(material, budget, count, wish, folder, model, device, tell)
+            run.ask(resume)
+            certificate, metrics, page = run.finish()
+        except KeyboardInterrupt:
+            print("sourdine: the same command with --resume goes on.", file=sys.stderr)
+            raise
+        finally:
+            (table.beside / "run.lock").unlink(missing_ok=True)
     promise = certificate.document["guarantee"]
     names = ("epsilon", "epsilon_lower", "delta", "unit", "adjacency")
     found = {
@@ -137,6 +149,8 @@ def pate(
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
+    if resume and (folder / "certificate.json").exists():
+        raise InputError(f"the run in {folder} is finished: sourdine verify {folder}.")
     if resume and not (folder / "plan.json").exists():
         raise InputError(f"there is no unfinished run in {folder}; leave --resume out to start one.")
     if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -152,8 +166,8 @@ def _check_sizes(own: Corpus, teachers: int, budget: Budget) -> None:
     checks.delta(budget.delta, units)
     if units < 5 * teachers:
         raise InputError(
-            f"{teachers} teachers would share {units} {budget.unit}s, fewer than 5 each; take fewer "
-            "teachers, or DP-SGD: sourdine train."
+            f"{teachers} teachers would share {units} {budget.unit}s, fewer than 5 each; take at most "
+            f"--teachers {max(2, units // 5)}, or DP-SGD: sourdine train."
         )
 
 
@@ -169,6 +183,25 @@ def _copies(own: Corpus, others: Corpus, leave_out: bool) -> Overlap:
             "copies out of training with --leave-out-copies. (This is for your eyes only.)"
         )
     return found
+
+
+def _about(material: Material) -> list[str]:
+    """What the owner should know before anything is charged; for no one else's eyes."""
+    from sourdine.data.owner import examine  # noqa: PLC0415
+
+    own, classes = material.private, material.goal.classes
+    known = sum(place >= 0 for place in classes(own.labels or []))
+    if not known:
+        raise InputError(
+            f"no record has one of the labels {', '.join(material.goal.labels)}; look at --labels and "
+            "--label."
+        )
+    said = examine(own).sentences()
+    if known < len(own):
+        said.append(f"{len(own) - known:,} records have no declared label and teach nothing.")
+    if empty := sum(not "".join(row).strip() for row in zip(*material.public.texts, strict=True)):
+        said.append(f"{empty:,} of the {len(material.public):,} public texts are empty.")
+    return said
 
 
 def _test(path: str, own: Corpus, encoding: str) -> Corpus:

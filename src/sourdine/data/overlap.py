@@ -41,11 +41,17 @@ class Overlap:
         """Of all of them."""
         return frozenset((*self.same, *self.near))
 
+    @property
+    def _rows(self) -> str:
+        first = [f"{place + 1:,}" for place in sorted(self.places)[:5]]
+        more = ", ..." if len(self.places) > len(first) else ""
+        return f" (rows {', '.join(first)}{more})" if first else ""
+
     def sentence(self) -> str:
         """For the owner's eyes: how many, of how many."""
         return (
             f"{len(self.same):,} of {self.records:,} private records have the same words as a public "
-            f"one, and {len(self.near):,} nearly the same."
+            f"one, and {len(self.near):,} nearly the same{self._rows}."
         )
 
 

@@ -122,9 +122,11 @@ def _facts(labelling: Labelling, votes: Votes, answers: Answers, found: Costs) -
     if found.at_most is not None and found.realised is not None:
         most, came = float(found.at_most[-1]), float(found.realised[-1])
         rows.append(("data-independent, by Rényi orders", f"epsilon {above(float(found.renyi[-1]))}"))
-        rows.append(("on these votes, for every dialogue", f"epsilon {above(most)}: private"))
+        name = "on these votes, for every dialogue (at_most)"
+        rows.append((name, f"epsilon {above(most)}: private"))
         if labelling.aggregator.check is not None:
-            rows.append(("on these votes, as it came out", f"epsilon {above(came)}: private, no bound"))
+            name = "on these votes, as it came out (realised)"
+            rows.append((name, f"epsilon {above(came)}: private, no bound"))
     return rows
 
 

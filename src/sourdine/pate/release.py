@@ -123,7 +123,7 @@ def _plan(labelling: Labelling, about: About) -> dict[str, Any]:
         "asked": labelling.asked,
         "answered": labelling.answered,
         "public_texts": about.public,
-        "student": dict(about.student),
+        **{f"student {name}": value for name, value in about.student.items()},
     }
 
 

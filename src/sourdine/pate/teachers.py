@@ -58,6 +58,8 @@ def partitions(records: Corpus | NDArray[Any], teachers: int) -> list[list[int]]
     dealt by place instead hold under zero-out only: a record that is removed moves all behind it.
     """
     teachers = checks.whole("teachers", teachers, least=2)
+    if not isinstance(records, Corpus | np.ndarray):
+        raise InputError("partitions are made of a corpus (data.corpus.read_corpus) or of an array.")
     if isinstance(records, np.ndarray):
         texts = [np.ascontiguousarray(row).tobytes().hex() for row in records]
         records = Corpus((texts,), None, None, "an array", None, ("row",))

@@ -142,6 +142,8 @@ def _page(found: Mapping[str, Any], metric: str) -> str:
         "and highest; the noise in the metric is included.",
         "",
     ]
+    if settings.get("teachers"):
+        page += [f"PATE: {settings['teachers']} teachers.", ""]
     for name in sorted(METRICS, key=lambda name: name != metric):
         table = rows(found, name)
         page += [f"## {METRICS[name]}", "", _line(table[0]), _line(["---"] * len(table[0]))]

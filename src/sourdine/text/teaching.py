@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sourdine import checks
 from sourdine.accounting import curve
 from sourdine.budget import Budget
 from sourdine.certificate import Access, Certificate
@@ -60,6 +61,12 @@ class Wish:
     threshold: float | None = None
     accuracy: float = 0.75
     leave_out: bool = False
+
+    def __post_init__(self) -> None:
+        checks.one_of("aggregator", self.aggregator, tuple(KINDS))
+        checks.probability("the accuracy to assume", self.accuracy)
+        if self.threshold is not None and self.aggregator != "confident":
+            raise InputError("--threshold is for --aggregator confident.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,8 +248,6 @@ def drawn_up(
 ) -> tuple[Aggregator, int, int]:
     """Aggregator, questions and answers: from the budget and made-up votes alone."""
     asked = min(wish.questions or most, most)
-    if wish.threshold is not None and wish.aggregator != "confident":
-        raise InputError("--threshold is for --aggregator confident.")
     if wish.aggregator == "lnmax":
         return fit_noise(budget, LNMax(count / 4), asked, asked), asked, asked
     check = KINDS[wish.aggregator]
