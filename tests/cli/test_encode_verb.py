@@ -193,7 +193,7 @@ def test_copies_are_told_to_the_owner_and_change_nothing(
     copied = (root / "private.csv").read_text().split("\n", 2)[1]
     mixed.write_text((root / "public.csv").read_text() + copied + "\n")
     assert private(root, tmp_path / "out", "--public", str(mixed)) == 0
-    assert "1 of the public texts are among the private ones" in capsys.readouterr().err
+    assert "private records have the same words as a public one" in capsys.readouterr().err
 
 
 def test_an_encoder_that_learnt_from_private_text_is_refused(

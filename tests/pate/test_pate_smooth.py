@@ -10,7 +10,7 @@ import pytest
 
 from sourdine.errors import InputError, NotAccountable
 from sourdine.pate import analysis, smooth
-from sourdine.pate.smooth import Answers
+from sourdine.pate.smooth import AnswerCost
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "pate"
 ARRAYS = np.load(GOLDEN / "reference.npz")
@@ -22,7 +22,7 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-22}
 def test_sensitivities_are_those_of_the_original(name):
     facts, counts = FACTS["sets"][name], ARRAYS[f"{name}_votes"]
     threshold, sigma1, order = facts["T"], facts["sigma1"], facts["ss_order"]
-    answers = Answers(facts["sigma2"], counts.shape[1], order)
+    answers = AnswerCost(facts["sigma2"], counts.shape[1], order)
     assert answers.log_q0 == pytest.approx(facts["logq0"], rel=1e-9)
     assert answers.log_q1 == pytest.approx(facts["logq1"], rel=1e-9)
     assert answers.conditions == tuple(facts["conditions_C5_C6"])
@@ -49,10 +49,10 @@ def test_sensitivities_are_those_of_the_original(name):
 
 
 def test_the_anchors_of_the_original():
-    found = smooth.changes_gnmax([[10, 0, 0]], Answers(0.5, 3, 1.5))[0]
+    found = smooth.changes_gnmax([[10, 0, 0]], AnswerCost(0.5, 3, 1.5))[0]
     wanted = [3.13503646e-17, 1.60178280e-08, 5.90681786e-03, *[5.99981308] * 7]
     np.testing.assert_allclose(found, wanted, rtol=1e-7)
-    found = smooth.changes_gnmax([[1000, 500, 300, 200, 0]], Answers(250.0, 5, 10.0))[0]
+    found = smooth.changes_gnmax([[1000, 500, 300, 200, 0]], AnswerCost(250.0, 5, 10.0))[0]
     wanted = [*[0.0] * 298, 2.77693450548e-7, 2.10853979548e-6, *[2.73113623988e-6] * 1700]
     np.testing.assert_allclose(found, wanted, rtol=1e-7)
     found = smooth.threshold_at([[20, 10, 0]], 16.0, 2.0, 10.0)[0, 3:6]
@@ -62,10 +62,10 @@ def test_the_anchors_of_the_original():
 @pytest.mark.parametrize(
     ("answers", "holds"),
     [
-        (Answers(30.0, 10, 25.0), (True, True)),
-        (Answers(20.0, 10, 25.0), (True, False)),
-        (Answers(60.0, 20, 93.5), (True, False)),
-        (Answers(40.0, 10, 14.0), (True, True)),
+        (AnswerCost(30.0, 10, 25.0), (True, True)),
+        (AnswerCost(20.0, 10, 25.0), (True, False)),
+        (AnswerCost(60.0, 20, 93.5), (True, False)),
+        (AnswerCost(40.0, 10, 14.0), (True, True)),
     ],
 )
 def test_conditions(answers, holds):
@@ -82,7 +82,7 @@ def test_falling_values_are_seen():
     assert not smooth._rises(np.array([0.0, 1.0, 1 - 1e-8]))
 
 
-class Falling(Answers):
+class Falling(AnswerCost):
     def cost(self, log_q):
         return 1 - np.exp(log_q)
 
@@ -90,7 +90,7 @@ class Falling(Answers):
 def test_orders_are_refused_that_are_not_covered():
     with pytest.raises(NotAccountable, match="C5"):
         Falling(40.0, 10, 14.0).check()
-    early = Answers(40.0, 10, 14.0, grid=1.0)
+    early = AnswerCost(40.0, 10, 14.0, grid=1.0)
     early.check()
     early.__dict__["log_q0"] = -1.5
     with pytest.raises(NotAccountable, match="grid"):
@@ -101,7 +101,7 @@ def test_totals_take_the_answers_given_or_the_largest_changes():
     counts = np.array([[240, 5, 5], [150, 90, 10], [100, 80, 70], [240, 5, 5]])
     answered = np.array([True, False, True, False])
     threshold, sigma1, sigma2, order = 200.0, 100.0, 30.0, 10.0
-    single = smooth.changes_gnmax(counts, Answers(sigma2, 3, order))
+    single = smooth.changes_gnmax(counts, AnswerCost(sigma2, 3, order))
     check = smooth.changes_threshold(counts, threshold, sigma1, order).sum(0)
     settings = (threshold, sigma1, sigma2, order)
     found = smooth.changes_realised(counts, answered, *settings)
@@ -112,7 +112,7 @@ def test_totals_take_the_answers_given_or_the_largest_changes():
 
 
 def test_the_last_vote_is_moved_too():
-    answers = Answers(3.0, 2, 2.0)
+    answers = AnswerCost(3.0, 2, 2.0)
     away, there = smooth.changes_gnmax([[7, 1], [8, 0]], answers)
     assert away[0] < away[1] == there[0]
     assert (smooth.threshold_at([[7, 1]], 5.0, 2.0, 3.0)[0, 7:] == 0).all()  # nobody has no votes
@@ -145,7 +145,7 @@ CASES = [(0.7, 2.0, 9, 3), (1.5, 2.0, 14, 3), (3.0, 3.0, 22, 3), (3.0, 2.0, 16, 
 def test_no_votes_within_reach_change_more(sigma, order, teachers, classes, grid):
     if grid > sigma / 2:
         grid = 0.25 if sigma < 1 else 0.5
-    rows, answers = histograms(teachers, classes), Answers(sigma, classes, order, grid)
+    rows, answers = histograms(teachers, classes), AnswerCost(sigma, classes, order, grid)
     cost = analysis.rdp_gnmax(analysis.log_q_gnmax(rows, sigma, grid), sigma, [order])[:, 0]
     exact = brute(rows, cost)
     bound = smooth.changes_gnmax(rows, answers)
@@ -186,7 +186,7 @@ def test_the_whole_is_smooth():
 
 
 def test_equal_histograms_in_any_order_are_the_same():
-    answers = Answers(40.0, 4, 14.0)
+    answers = AnswerCost(40.0, 4, 14.0)
     rows = np.array(list(permutations([150, 60, 30, 10])))
     found = smooth.changes_gnmax(rows, answers)
     assert (found == found[0]).all()
@@ -199,11 +199,11 @@ def test_smooth_sensitivity_by_hand():
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (lambda: Answers(40.0, 1, 14.0), "classes"),
-        (lambda: Answers(40.0, 10, 1.0), "above 1"),
-        (lambda: Answers(0.0, 10, 2.0), "sigma"),
-        (lambda: smooth.changes_gnmax([[5, 5], [5, 4]], Answers(40.0, 2, 14.0)), "differ in sum"),
-        (lambda: smooth.changes_gnmax([[5, 5]], Answers(40.0, 3, 14.0)), "2 classes"),
+        (lambda: AnswerCost(40.0, 1, 14.0), "classes"),
+        (lambda: AnswerCost(40.0, 10, 1.0), "above 1"),
+        (lambda: AnswerCost(0.0, 10, 2.0), "sigma"),
+        (lambda: smooth.changes_gnmax([[5, 5], [5, 4]], AnswerCost(40.0, 2, 14.0)), "differ in sum"),
+        (lambda: smooth.changes_gnmax([[5, 5]], AnswerCost(40.0, 3, 14.0)), "2 classes"),
         (lambda: smooth.changes_realised([[5, 5]], [0.4], 5.0, 2.0, 40.0, 14.0), "True or False"),
         (lambda: smooth.smooth_sensitivity([-1.0], 0.1), "zero or above"),
         (lambda: smooth.smooth_sensitivity([[1.0]], 0.1), "list of numbers"),

@@ -123,9 +123,8 @@ def test_overlapping_parts_are_refused() -> None:
     features, targets = records(40)
     parts = in_turn(40, 4)
     parts[1].append(parts[0][0])
-    for fit in (lambda p, **k: fit_heads(features, targets, p, CLASSES, **k),):
-        with pytest.raises(InputError, match=r"more than one part.*pate\.partitions"):
-            fit(parts)
+    with pytest.raises(InputError, match=r"more than one part.*pate\.partitions"):
+        fit_heads(features, targets, parts, CLASSES)
     with pytest.raises(InputError, match=r"more than one part.*pate\.partitions"):
         fit_each(GaussianNB, features, targets, parts, CLASSES)
 

@@ -149,11 +149,12 @@ def encode(
 
 def _warn_of_copies(corpus: Corpus, others: Corpus) -> None:
     """For the owner's eyes: what is released must not depend on whether there are any."""
-    own = set(zip(*corpus.texts, strict=True))
-    if same := sum(row in own for row in zip(*others.texts, strict=True)):
+    from sourdine.data.overlap import overlap  # noqa: PLC0415
+
+    if found := overlap(corpus, others):
         print(
-            f"sourdine: {same} of the public texts are among the private ones, and the map shows "
-            "public texts. Take others, unless these are public indeed.",
+            f"sourdine: {found.sentence()} The map shows public texts. Take others, unless these are "
+            "public indeed.",
             file=sys.stderr,
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from sourdine.accounting import curve, renyi
+from sourdine.data.owner import HEADING
 from sourdine.digits import above
 from sourdine.errors import SourdineError
 from sourdine.pate import analysis
@@ -25,7 +26,6 @@ from sourdine.pate.votes import Votes
 from sourdine.report.reading import environment
 
 _POINTS = 25  # of epsilon over questions
-HEADING = "NOT FOR RELEASE"
 
 
 @dataclass(frozen=True, eq=False)

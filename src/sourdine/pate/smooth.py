@@ -51,7 +51,7 @@ _ROUNDING = 1e-9  # a difference of two costs is a hundredth of them and good to
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerCost:
     """beta(q) of GNMax answers at one order, and where it bends."""
 
     sigma: float
@@ -150,7 +150,7 @@ class Answers:
         return np.where(little, rise, fall)
 
 
-def changes_gnmax(counts: ArrayLike, answers: Answers) -> Floats:
+def changes_gnmax(counts: ArrayLike, answers: AnswerCost) -> Floats:
     """LS of the cost of each query within d = 0, ..., K - 1 moved votes (Algorithms 3 to 5)."""
     rows, where = _distinct(counts)
     return _gnmax(rows, answers)[where]
@@ -226,7 +226,7 @@ def smooth_sensitivity(changes: ArrayLike, beta: float) -> float:
     return float((np.exp(-beta * np.arange(len(total))) * total).max())
 
 
-def _gnmax(rows: Floats, answers: Answers) -> Floats:
+def _gnmax(rows: Floats, answers: AnswerCost) -> Floats:
     """For rows that are sorted, largest first."""
     answers.check()
     if rows.shape[1] != answers.classes:
@@ -258,14 +258,14 @@ def _gnmax(rows: Floats, answers: Answers) -> Floats:
     return found
 
 
-def _log_q(rows: Floats, answers: Answers) -> Floats:
+def _log_q(rows: Floats, answers: AnswerCost) -> Floats:
     """Without the jump of `analysis.log_q_gnmax` to its cap, on whose two sides lie neighbours."""
     union = analysis.log_union(rows, answers.sigma, answers.grid)
     return np.minimum(union, math.log1p(-1 / answers.classes))
 
 
-def _answers(rows: Floats, sigma: float, order: float, grid: float) -> Answers:
-    return Answers(sigma, rows.shape[1], order, grid)
+def _answers(rows: Floats, sigma: float, order: float, grid: float) -> AnswerCost:
+    return AnswerCost(sigma, rows.shape[1], order, grid)
 
 
 def _distinct(counts: ArrayLike) -> tuple[Floats, NDArray[np.intp]]:

@@ -17,6 +17,7 @@ that stands on edge (`sourdine pate` reads private texts one at a time).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -43,12 +44,6 @@ class Model(Protocol):
     def fit(self, inputs: Any, labels: Any) -> Any: ...
 
     def predict(self, inputs: Any) -> Any: ...
-
-
-class Teachers(Protocol):
-    """What can vote."""
-
-    def vote(self, questions: Any) -> Votes: ...
 
 
 def partitions(records: Corpus | NDArray[Any], teachers: int) -> list[list[int]]:
@@ -245,8 +240,6 @@ def gathered(counts: Counts, origin: str) -> Votes:
 
 def processes() -> tuple[int, int]:
     """The number of this process and how many there are."""
-    import sys  # noqa: PLC0415
-
     torch = sys.modules.get("torch")  # without it nobody has started several
     if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return 0, 1
