@@ -22,7 +22,7 @@ def test_kernels() -> None:
     """In a process of its own: Triton is told at its import whether to interpret."""
     here = {"PYTHONPATH": str(Path(__file__).parent)}
     how = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    code = "import test_kernels as x; x.stream(); x.noise(); x.grid(); x.strides(); x.norms()"
+    code = "import test_kernels as x; x.stream(); x.noise(); x.grid(); x.strides(); x.norms(); x.steps(); x.training()"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **here, **how})
 
 
@@ -125,3 +125,68 @@ def norms() -> None:
         none = torch.zeros(2, steps, steps, device=device())
         _, least = kernels.contracted(none, none, 4.0, 9.0)
         torch.testing.assert_close(least.sum(1).cpu(), torch.full((2,), 6.0 * steps))
+
+
+def steps() -> None:
+    """Noise, division and AdamW at once are what they are one after the other."""
+    from sourdine.rng import seeded
+    from sourdine.sgd import AdamW, kernels, optim
+    from sourdine.sgd import noise as twin
+    from sourdine.sgd.sums import Sums
+
+    plain = optim.kernels, twin.kernels
+    optim.kernels = twin.kernels = lambda x: kernels
+    shapes = [(7,), (3, 5), (1030,), (1,), (2, 3, 4, 4), (600, 2)]
+    for corrected in (True, False):
+        found = []
+        for at_once in (True, False):
+            torch.manual_seed(0)
+            own = [torch.randn(shape, device=device()) for shape in shapes]
+            own[4] = own[4].contiguous(memory_format=torch.channels_last)
+            groups = [{"params": own[:2]}, {"params": own[2:], "lr": 0.03}]
+            optimizer = AdamW(groups, lr=0.1, weight_decay=0.02, corrected=corrected)
+            optimizer.noise_variance = 1e-2
+            sums = Sums(own)
+            for step in range(3):
+                sums.begin()
+                sums.flats[0] += torch.linspace(-3, 3, sums.flats[0].numel(), device=device())
+                if at_once:
+                    assert optimizer.take(sums, 1.5, seeded(step), 9.0)
+                    assert all(x.grad is None for x in own)
+                else:
+                    twin.add_noise_(sums.flats, 1.5, seeded(step))
+                    sums.flats[0] /= 9.0
+                optimizer.step()
+                assert not at_once or not sums.flats[0].any()
+            assert not optimizer.drop()
+            found.append([x.cpu() for x in own])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    optim.kernels, twin.kernels = plain
+
+
+def training() -> None:
+    """The engine leaves the noise to the optimizer, and weights come out as without; no step, no sums."""
+    from test_engine import engine, run, small, weights
+
+    from sourdine.errors import InputError
+    from sourdine.sgd import AdamW, kernels, optim
+
+    plain, made, kept = optim.kernels, [], AdamW._at_once
+    for at_once in (True, False):
+        seen = []
+        optim.kernels = lambda x, at_once=at_once: kernels if at_once else None
+        AdamW._at_once = lambda self, *given, seen=seen: (seen.append(1), kept(self, *given))
+        net = small().to(device())
+        of = run(engine(net, optimizer=AdamW(net.parameters(), lr=0.1)))
+        assert len(seen) == (of.steps if at_once else 0)
+        made.append(weights(of))
+    torch.testing.assert_close(*made, rtol=1e-4, atol=1e-5)
+    optim.kernels, AdamW._at_once = lambda x: kernels, kept
+    net = small().to(device())
+    of = engine(net, optimizer=AdamW(net.parameters()))
+    of.optimizer.step = lambda: None
+    with pytest.raises(InputError, match="kept from its step"):
+        run(of)
+    assert not of._places.flats[0].any() and not of.optimizer.drop()
+    optim.kernels = plain

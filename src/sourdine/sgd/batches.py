@@ -150,7 +150,7 @@ def batches(
             data = collate([units.dataset[place] for place in places])
         data = move(data, device)
         full = all(weight == 1 for weight in weights)
-        yield Batch(data, torch.tensor(weights, device=device), len(weights) // each, full)
+        yield Batch(data, move(torch.tensor(weights), device), len(weights) // each, full)
 
 
 def _as_long_as_many(data: Any, rows: int) -> bool:
@@ -181,9 +181,14 @@ def bucket(count: int, most: int, least: int) -> int:
 
 
 def move(data: Any, device: torch.device) -> Any:
-    """All tensors in nested lists, tuples and mappings, to the device."""
+    """All tensors in nested lists, tuples and mappings, to the device.
+
+    From memory that a GPU reads by itself: from other memory it takes larger tensors only when it has
+    done all it was asked before, and whoever collates the next batch would wait for that.
+    """
     if isinstance(data, Tensor):
-        return data.to(device, non_blocking=True)
+        pinned = device.type == "cuda" and data.device.type == "cpu"
+        return (data.pin_memory() if pinned else data).to(device, non_blocking=True)
     if isinstance(data, Mapping):
         return type(data)({name: move(value, device) for name, value in data.items()})  # type: ignore[call-arg]
     if isinstance(data, tuple) and hasattr(data, "_fields"):

@@ -15,6 +15,7 @@ returns nothing, and nothing of it is kept.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Hashable, Iterator, Sequence
@@ -42,6 +43,7 @@ from sourdine.sgd.folder import Folder
 from sourdine.sgd.gradients import Knowledge, trained
 from sourdine.sgd.graphs import Compiler, Graphs, unchanging
 from sourdine.sgd.noise import add_noise_, normal, round_
+from sourdine.sgd.optim import AdamW
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.resuming import Resuming
 from sourdine.sgd.sampling import Indices, Lots, PoissonLots
@@ -55,10 +57,11 @@ _CHECKED_LOTS = 2  # so many lots are compared, beside the data before the first
 class Lot:
     """The units of one step. Who they are is secret: knowing it voids the amplification."""
 
-    __slots__ = ("_canaries", "_units", "step")
+    __slots__ = ("_begun", "_canaries", "_units", "step")
 
     def __init__(self, step: int, units: Indices, canaries: Indices | None = None) -> None:
         self.step, self._units = step, units
+        self._begun: tuple[int, Iterator[Batch] | None] = (0, None)  # its batches, of at most that size
         self._canaries = units[:0] if canaries is None else canaries
 
     def __repr__(self) -> str:
@@ -129,6 +132,7 @@ class Engine(Resuming):
         self.graphs = Graphs(model, loss, most_per_user, graphs) if graphs else None
         self._repeats = graphs is unchanging and self._processes.count == 1
         self._open: Lot | None = None
+        self._next: tuple[rng.Streams | None, Lot | None] = (None, None)
         self._places: Sums | None = None
         self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
 
@@ -244,10 +248,7 @@ class Engine(Resuming):
             if step % self._save_every == 0 or self._off_pace:
                 self._keep()
             streams = self._streams
-            source = self._streams.at("lot", self.plan.stream(step))
-            drawn = self._processes.draw(self.plan, self._count, step, source)
-            units = len(self._units)
-            self._open = Lot(step, drawn[drawn < units], drawn[drawn >= units] - units)
+            self._open = self._drawn(step)
             yield self._open
             if self._streams is not streams:
                 return  # stopped from within the loop
@@ -256,6 +257,42 @@ class Engine(Resuming):
         self._processes.once(lambda: self.stop("done"))  # recorded before anyone's key is destroyed
         if not self._over:
             self.stop("done")
+
+    def _drawn(self, step: int) -> Lot:
+        """The lot of a step, perhaps drawn before from the same streams."""
+        streams, lot = self._next
+        self._next = (None, None)
+        if streams is self._streams and lot is not None and lot.step == step:
+            return lot
+        source = self._streams.at("lot", self.plan.stream(step))
+        drawn = self._processes.draw(self.plan, self._count, step, source)
+        units = len(self._units)
+        return Lot(step, drawn[drawn < units], drawn[drawn >= units] - units)
+
+    def _look_ahead(self, step: int) -> None:
+        """Draws the next lot and collates its first batch while the GPU is at work on this one.
+
+        No lot is drawn past a save. What a collate function draws from torch's generators belongs to
+        its own step, and what it raises too: then it is called again when its time has come.
+        """
+        if step >= self.steps or step % self._save_every == 0 or self._off_pace:
+            return
+        lot = self._drawn(step)
+        self._next = (self._streams, lot)
+        before = self._generators()
+        found = self._batches(lot)
+        try:
+            first = list(itertools.islice(found, 1))
+        except Exception:
+            return
+        if all(map(torch.equal, before, self._generators())):
+            lot._begun = (self.batch_size, itertools.chain(first, found))
+
+    def _generators(self) -> list[Tensor]:
+        """The states of torch's generators."""
+        cuda = self._device.type == "cuda"
+        own = [torch.cuda.get_rng_state(self._device)] if cuda else []
+        return [torch.get_rng_state(), *own]
 
     def step(self, lot: Lot) -> None:
         """One step with this lot: clip, add up, add noise, divide, and let the optimizer move."""
@@ -270,7 +307,6 @@ class Engine(Resuming):
         self._cut_as_before(lot.step)
         try:
             below = self._sums(lot)
-            self._check_trained()
             how = (self.batch_size, [] if self.graphs is None else self.graphs.made)
             made = digest(self._processes.hear(how))
             self._check_made(lot.step, made)
@@ -279,26 +315,27 @@ class Engine(Resuming):
                 self._beside = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
             self.done = lot.step + 1  # whatever interrupts it now, its noise is not drawn twice
             self._finish(lot.step, below)
+            self._pace(lot.step, made)
+            self.optimizer.step()
+            if isinstance(self.optimizer, AdamW) and self.optimizer.drop():
+                raise InputError("the optimizer was kept from its step; the sums of this lot are lost.")
         except BaseException:
             if self._places is not None:
                 self._places.clear()  # sums without noise: nobody who holds on to .grad sees them
+            if isinstance(self.optimizer, AdamW):
+                self.optimizer.drop()
             self.optimizer.zero_grad()
             raise
-        self._pace(lot.step, made)
-        self.optimizer.step()
         self.optimizer.zero_grad()
-        if (
-            self.graphs is not None
-            and self._places is not None
-            and self._places.kept_by(self.optimizer)
-        ):
+
+    def _check_trained(self) -> None:
+        """Whether all that is trained gets noise, and nobody else looks at the sums before."""
+        places = None if self.graphs is None else self._places
+        if places is not None and places.kept_by(self.optimizer):
             raise InputError(
                 "the optimizer keeps gradients as they are, and graphs add the next lot up in the same "
                 "memory; have it keep copies (clone), or leave graphs out."
             )
-
-    def _check_trained(self) -> None:
-        """Whether all that is trained gets noise."""
         own = {id(x) for x in self._parameters.values()}
         moved = (x for group in self.optimizer.param_groups for x in group["params"])
         strange = any(x.grad is not None and id(x) not in own for x in moved)
@@ -390,7 +427,11 @@ class Engine(Resuming):
                         "the loss, the model or a hook has put something else in .grad, which would "
                         "get no noise; leave .grad to the engine."
                     )
-                if self.graphs is None or self.graphs.sound():
+                self._check_trained()
+                if self.graphs is None:
+                    return below
+                self._look_ahead(lot.step + 1)  # a GPU is still at work, and `sound` waits for it
+                if not by_graphs or self.graphs.sound():
                     return below
                 by_graphs = False  # something in this lot is for the eager code to judge
                 continue
@@ -406,9 +447,11 @@ class Engine(Resuming):
             torch.cuda.empty_cache()
 
     def _batches(self, lot: Lot) -> Iterator[Batch]:
+        (begun, found), lot._begun = lot._begun, (0, None)
+        size, few = self.batch_size, self.graphs is not None
+        if found is not None and begun == size:
+            return found
         source = self._streams.at("examples", lot.step)
-        few = self.graphs is not None
-        size = self.batch_size
         return batches(self._units, lot._units, size, self.collate, self._device, source, few=few)
 
     def _add(self, batch: Batch, by_graphs: bool) -> Tensor | float:
@@ -455,15 +498,23 @@ class Engine(Resuming):
         return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 
     def _finish(self, step: int, below: Tensor) -> None:
-        """Adds up over processes, adds the noise once in total, divides by the planned lot size."""
+        """Adds up over processes, adds the noise once in total, divides by the planned lot size.
+
+        Where the optimizer can do all three at once, it is given the sums instead (`AdamW.take`).
+        """
         sums = [*(() if self._places is None else self._places.flats), *self._beside]
         multiplier, count_noise = self._split
         deviation = multiplier * self.clip.bound
+        if hasattr(self.optimizer, "noise_variance") and self._correlated is None:
+            self.optimizer.noise_variance = (deviation / self.plan.lot_size) ** 2
         count = below.float().reshape(1)
+        source = self._streams.at("noise", step)
+        plain = self._correlated is None and not self._beside and not isinstance(self.clip, Adaptive)
+        if plain and self._processes.count == 1 and self._taken_by_optimizer(deviation, source):
+            return
         released = [*sums, count] if count_noise else sums
         self._processes.add_up_(released)
         if self._processes.first:
-            source = self._streams.at("noise", step)
             if self._correlated is None:
                 add_noise_(sums, deviation, source)
             else:
@@ -477,10 +528,14 @@ class Engine(Resuming):
             self.canaries.see(sums[-1], self.clip.bound, self.plan.rate, multiplier)
         for total in sums:
             total.div_(self.plan.lot_size)
-        if hasattr(self.optimizer, "noise_variance") and self._correlated is None:
-            self.optimizer.noise_variance = (deviation / self.plan.lot_size) ** 2
         if isinstance(self.clip, Adaptive):
             self.clip.move(float(count), self.plan.lot_size)
+
+    def _taken_by_optimizer(self, deviation: float, source: rng.Source) -> bool:
+        own, sums = self.optimizer, self._places
+        if sums is None or not isinstance(own, AdamW):
+            return False
+        return own.take(sums, deviation, source, self.plan.lot_size)
 
     @contextmanager
     def _reseeded(self, step: int) -> Iterator[None]:

@@ -128,6 +128,7 @@ class Graphs:
         self._graphs: dict[Hashable, _Graph] = {}
         self._models: dict[Hashable, int] = {}
         self._last: tuple[list[Any], list[type], list[Any]] = ([], [], [])
+        self._changed = False
         self._sums: Sums | None = None
         self._pool: Any = None
 
@@ -139,9 +140,10 @@ class Graphs:
                 raise InputError("graphs need all that is trained on one device.")
             self._sums, self._flat = sums, sums.flats[0]
             self._usable = torch.ones((), dtype=torch.bool, device=self._flat.device)
+            self._look_at_model()
         self._usable.fill_(True)
+        self._changed = False
         self.made.clear()
-        self._look_at_model()
 
     def forget(self) -> None:
         """Lets go of all graphs and their memory."""
@@ -150,8 +152,12 @@ class Graphs:
         self._sums, self._pool = None, None
 
     def sound(self) -> bool:
-        """Whether all that graphs have added since `begin` may be used."""
-        return bool(self._usable)
+        """Whether all that graphs have added since `begin` may be used.
+
+        Here the model is looked at, while the GPU still works on the lot: if it was changed since the
+        last one, what its graphs have added is another model's.
+        """
+        return not (self._look_at_model() and any(self.made)) and bool(self._usable)
 
     def add(
         self,
@@ -173,7 +179,7 @@ class Graphs:
             self.reasons[key] = key
         graph = self._graphs.get(key)
         if key not in self.reasons and (graph is None or often(graph.batches + 1)):
-            graph = self._settled(key, batch, clip, knowledge, eagerly, reseed)
+            graph = self._settled(batch, clip, knowledge, eagerly, reseed)
             reseed()
         self.made.append(graph is not None)
         if graph is None:
@@ -185,7 +191,6 @@ class Graphs:
 
     def _settled(
         self,
-        key: Hashable,
         batch: Batch,
         clip: Clip,
         knowledge: Knowledge,
@@ -193,9 +198,14 @@ class Graphs:
         reseed: Callable[[], object],
     ) -> _Graph | None:
         """The graph for batches of this shape: a new one, or the one there is if it is still right."""
+        if self._look_at_model():
+            return None  # the next lot has another key
         kept = self._flat.clone() if self.made else None
         try:
             wanted = self._eagerly(eagerly, reseed, knowledge, prove=True)
+            # A forward pass, as a rule the first, may leave something in it.
+            self._changed = self._look_at_model() and any(self.made)
+            key = self._key(batch, clip)
             graph = self._graphs.get(key)
             if graph is not None:
                 if self._right(graph, batch, wanted, reseed) is not False:
@@ -266,11 +276,11 @@ class Graphs:
         alike = torch.allclose(norms, wanted, rtol=tolerance, atol=least)
         return alike and float(self._flat.square().sum()) <= tolerance**2 * size + 1e-30
 
-    def _look_at_model(self) -> None:
-        """A number for all of the model that a graph holds on to: tensors, settings that are none.
+    def _look_at_model(self) -> bool:
+        """Whether the model has changed since `begin`, in what a graph holds on to.
 
-        The GPU waits for this at every lot, so modules are gone through without `modules()` and its
-        generators in generators, which are slow.
+        That has a number then: tensors, and settings that are none.
+        Modules are gone through without `modules()` and its generators in generators, which are slow.
         """
         plain, tensors = list[Any](), list[Tensor | None]()
         modules, seen = [self.model], {self.model}
@@ -285,8 +295,8 @@ class Graphs:
         places = [(id(x), x.requires_grad, x.data_ptr()) for x in tensors if x is not None]
         now = (plain, list(map(type, plain)), places)
         if now == self._last:
-            return
-        self._last = now
+            return self._changed
+        self._last, self._changed = now, True
         self._owned = _owned(self.model)
         self._given = [x.detach() for x in self._owned]
         settings = [
@@ -298,6 +308,7 @@ class Graphs:
         where = tuple(x.data_ptr() for x in self._owned) if self._flat.is_cuda else ()
         found = tuple(map(_shape, self._owned)), tuple(settings), where
         self._model = self._models.setdefault(found, len(self._models))
+        return True
 
     def _key(self, batch: Batch, clip: Clip) -> Hashable:
         """What has to be equal for two batches to share a graph."""

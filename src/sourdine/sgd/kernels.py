@@ -3,6 +3,8 @@
 
 - `add_normals_`: the noise of sgd/noise.py, made, added and rounded in one pass over memory; the same
   ChaCha20 words for the same values (RFC 8439, section 2.3).
+- `adam_`: the same, and what AdamW of sgd/optim.py does with it. Noise is made by the GPU's units for
+  whole numbers, which are idle while the optimizer waits for memory.
 - `contracted`: from two matrices of inner products to a norm and a length (`_ghost` in sgd/uses.py), in
   one pass over both.
 
@@ -18,7 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCKS = 128  # of ChaCha20, made by one program
+_BLOCKS = 32  # of ChaCha20, made by one program
+PARTS = 64  # the same in `adam_`
 _STEP = tl.constexpr(4.656612873077393e-10)  # 2^-31
 
 
@@ -26,13 +29,11 @@ def add_normals_(
     flat: Tensor, key: bytes, start: int, scale: float, shift: float, least: float
 ) -> None:
     """flat[i] += scale * (value start + i), rounded as fp32 holds it beside `shift`; for dense ones."""
-    words = torch.from_numpy(np.frombuffer(key, dtype="<i4").copy()).to(flat.device, non_blocking=True)
     first = start // 8
     blocks = -(-(start + len(flat)) // 8) - first
-    programs = (triton.cdiv(blocks, _BLOCKS),)
-    _add_normals[programs](
+    _add_normals[(triton.cdiv(blocks, _BLOCKS),)](
         flat,
-        words,
+        _words(key, flat.device),
         first,
         8 * first - start,
         len(flat),
@@ -40,25 +41,119 @@ def add_normals_(
         shift,
         least,
         BLOCKS=_BLOCKS,
-        num_warps=4,
+        num_warps=1,
     )
+
+
+def _words(key: bytes, device: torch.device) -> Tensor:
+    found = torch.from_numpy(np.frombuffer(key, dtype="<i4").copy())
+    return found.to(device, non_blocking=True)
 
 
 @triton.jit(do_not_specialize=["first", "before", "count"])
 def _add_normals(flat, key, first, before, count, scale, shift, least, BLOCKS: tl.constexpr):
-    own = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = _block(key, first + own)
+    start = tl.program_id(0).to(tl.int64) * BLOCKS
+    flat += before + 8 * start
+    places = tl.arange(0, BLOCKS)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    there = (places >= -before - 8 * start) & (places < count - before - 8 * start)
+    old = tl.load(flat + places, mask=there, other=0.0)
+    noise = _normals(key, first + start, least, BLOCKS)
+    tl.store(flat + places, (old + noise * scale + shift) - shift, mask=there)
+
+
+def adam_(
+    flat: Tensor,
+    key: bytes,
+    scale: float,
+    shift: float,
+    least: float,
+    owners: Tensor,
+    tensors: Tensor,
+    settings: Tensor,
+    over: float,
+) -> None:
+    """What `add_normals_` does, a division, and a step of AdamW (sgd/optim.py); `flat` is zero then.
+
+    owners (n, 2), of 32 bits: whose each stretch of 8 * PARTS values or less is, and which block of
+    eight values of `flat` is its first. tensors (parameters, 6), of 64 bits: where the parameter, its
+    mean and its mean square lie, where its values begin and end in `flat`, and its row of settings.
+    settings (n, 8): 1 - beta1, 1 - beta2, 1 - lr decay, lr / (1 - beta1^t), 1 / (1 - beta2^t), and of
+    the root's inside what is taken off, its least value, and what is added to the root.
+    """
+    _adam[(len(owners),)](
+        flat,
+        _words(key, flat.device),
+        owners,
+        tensors,
+        settings,
+        scale,
+        shift,
+        least,
+        1 / over,
+        BLOCKS=PARTS,
+        COLUMNS=tensors.shape[1],
+        SETTINGS=settings.shape[1],
+        num_warps=2,
+    )
+
+
+@triton.jit
+def _adam(
+    flat,
+    key,
+    owners,
+    tensors,
+    settings,
+    scale,
+    shift,
+    least,
+    per,
+    BLOCKS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SETTINGS: tl.constexpr,
+):
+    own = owners + tl.program_id(0).to(tl.int64) * 2
+    row = tensors + tl.load(own).to(tl.int64) * COLUMNS
+    block = tl.load(own + 1).to(tl.int64)
+    before = 8 * block - tl.load(row + 3)
+    count = tl.load(row + 4) - tl.load(row + 3)
+    places = tl.arange(0, BLOCKS)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    there = (places >= -before) & (places < count - before)
+    sums = flat + 8 * block + places
+    weights = tl.load(row).to(tl.pointer_type(tl.float32)) + before + places
+    means = tl.load(row + 1).to(tl.pointer_type(tl.float32)) + before + places
+    squares = tl.load(row + 2).to(tl.pointer_type(tl.float32)) + before + places
+    old = tl.load(sums, mask=there, other=0.0)
+    weight = tl.load(weights, mask=there, other=0.0)
+    mean = tl.load(means, mask=there, other=0.0)
+    square = tl.load(squares, mask=there, other=0.0)
+    chosen = settings + tl.load(row + 5) * SETTINGS
+    first, second = tl.load(chosen), tl.load(chosen + 1)
+    keep, pace, whole = tl.load(chosen + 2), tl.load(chosen + 3), tl.load(chosen + 4)
+    variance, least_square, more = tl.load(chosen + 5), tl.load(chosen + 6), tl.load(chosen + 7)
+    noise = _normals(key, block, least, BLOCKS)
+    gradient = ((old + noise * scale + shift) - shift) * per
+    mean = mean + (gradient - mean) * first
+    square = square + (gradient * gradient - square) * second
+    size = tl.sqrt(tl.maximum(square * whole - variance, least_square)) + more
+    tl.store(means, mean, mask=there)
+    tl.store(squares, square, mask=there)
+    tl.store(weights, weight * keep - pace * mean / size, mask=there)
+    tl.store(sums, tl.zeros_like(old), mask=there)
+
+
+@triton.jit
+def _normals(key, block, least, BLOCKS: tl.constexpr):
+    """Sums of two standard normals (BLOCKS, 8), from so many blocks of the stream."""
+    own = block + tl.arange(0, BLOCKS)
+    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = _block(key, own)
     a, b = _pair(w0, w1, w2, w3, least)
     c, d = _pair(w4, w5, w6, w7, least)
     e, f = _pair(w8, w9, w10, w11, least)
     g, h = _pair(w12, w13, w14, w15, least)
     # The last bit of a place is that of the outermost join.
     evens, odds = tl.join(tl.join(a, e), tl.join(c, g)), tl.join(tl.join(b, f), tl.join(d, h))
-    noise = tl.reshape(tl.join(evens, odds), [BLOCKS, 8])
-    places = before + own[:, None] * 8 + tl.arange(0, 8)[None, :]
-    there = (places >= 0) & (places < count)
-    old = tl.load(flat + places, mask=there, other=0.0)
-    tl.store(flat + places, (old + noise * scale + shift) - shift, mask=there)
+    return tl.reshape(tl.join(evens, odds), [BLOCKS, 8])
 
 
 @triton.jit

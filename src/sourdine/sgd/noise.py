@@ -64,6 +64,8 @@ _LEAST = 2.0**-62 / (4 * math.pi**2)
 _CONSTANTS = b"expand 32-byte k"
 _ZEROS = memoryview(bytes(8 * _AT_ONCE))
 _SCALE = math.sqrt(0.5)
+Recipe = tuple[bytes, float, float, float]
+"""A key, a scale, what the sum is rounded beside, and the least square of a uniform."""
 
 
 def add_noise_(tensors: Iterable[torch.Tensor], deviation: float, source: Source) -> None:
@@ -94,18 +96,24 @@ def _by_kernel(tensors: list[torch.Tensor], deviation: float, source: Source) ->
     pieces = [piece for tensor in tensors for piece in _flat(tensor) if len(piece)]
     if not pieces:
         return
-    add, key, scale = kernels(pieces[0]).add_normals_, source.bytes(32), deviation * _SCALE
+    add, (key, scale, shift, least) = kernels(pieces[0]).add_normals_, recipe(deviation, source)
     if len(pieces) <= _FEW and all(piece.is_contiguous() for piece in pieces):
         start = 0
         for piece in pieces:
-            add(piece, key, start, scale, _shift(deviation), _LEAST)
+            add(piece, key, start, scale, shift, least)
             start += len(piece)
         return
     noise = pieces[0].new_zeros(sum(map(len, pieces)))
-    add(noise, key, 0, scale, 0.0, _LEAST)
+    add(noise, key, 0, scale, 0.0, least)
     torch._foreach_add_(pieces, noise.split([len(piece) for piece in pieces]))
-    torch._foreach_add_(pieces, _shift(deviation))
-    torch._foreach_sub_(pieces, _shift(deviation))
+    torch._foreach_add_(pieces, shift)
+    torch._foreach_sub_(pieces, shift)
+
+
+def recipe(deviation: float, source: Source) -> Recipe:
+    """What a kernel needs to make such noise once (sgd/kernels.py), with a key of its own."""
+    deviation = checks.positive("deviation", deviation)
+    return source.bytes(32), deviation * _SCALE, _shift(deviation), _LEAST
 
 
 def round_(noisy: torch.Tensor, deviation: float) -> None:

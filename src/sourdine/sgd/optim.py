@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from sourdine import checks
+from sourdine.rng import Source
+from sourdine.sgd.batches import move
+from sourdine.sgd.gpu import kernels
+from sourdine.sgd.noise import Recipe, recipe
+from sourdine.sgd.sums import Sums
 
 
 class AdamW(torch.optim.Optimizer):
@@ -23,6 +29,12 @@ class AdamW(torch.optim.Optimizer):
     The variance is set by the engine before each step (`noise_variance`); it is public, so this is
     post-processing and costs nothing. `floor` bounds how far a coordinate can be blown up where the
     true second moment drowns in the noise; by default a tenth of s.
+
+    With corrected=False it is AdamW as everybody knows it: step = lr * m^ / (sqrt(v / (1 - beta2^t)) +
+    1e-8).
+
+    On a GPU the engine leaves the noise of its sums to be made in the pass over memory that moves the
+    weights (`take`): the noise is that of sgd/noise.py, and no gradient is ever there without it.
     """
 
     def __init__(
@@ -32,19 +44,27 @@ class AdamW(torch.optim.Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         floor: float | None = None,
         weight_decay: float = 0.0,
+        corrected: bool = True,
     ) -> None:
         defaults = {
             "lr": checks.not_negative("lr", lr),
             "betas": tuple(checks.probability(f"beta{i + 1}", beta) for i, beta in enumerate(betas)),
             "floor": floor if floor is None else checks.positive("floor", floor),
             "weight_decay": checks.not_negative("weight_decay", weight_decay),
+            "corrected": bool(corrected),
         }
         super().__init__(params, defaults)
         self.noise_variance = 0.0
+        self._taken: tuple[Sums, Recipe, float] | None = None
+        self._table: _Table | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step; every gradient is taken to hold noise of `noise_variance`."""
+        if self._taken is not None:
+            (sums, noise, over), self._taken = self._taken, None
+            self._at_once(sums, noise, over)
+            return None
         loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -53,20 +73,121 @@ class AdamW(torch.optim.Optimizer):
         return loss
 
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
-        state, gradient = self.state[parameter], parameter.grad
+        state, gradient = self._state(parameter), parameter.grad
         if gradient is None:
             return
+        state["step"] += 1
+        first, second, keep, pace, whole, noise, least, more = self._settings(group, state["step"])
+        state["mean"].lerp_(gradient, first)
+        state["square"].lerp_(gradient.square(), second)
+        scale = (state["square"] * whole).sub_(noise).clamp_(min=least).sqrt_().add_(more)
+        parameter.mul_(keep).addcdiv_(state["mean"], scale, value=-pace)
+
+    def _state(self, parameter: Tensor) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = 0
             state["mean"] = torch.zeros_like(parameter)
             state["square"] = torch.zeros_like(parameter)
-        state["step"] += 1
-        (first, second), lr = group["betas"], group["lr"]
-        state["mean"].lerp_(gradient, 1 - first)
-        state["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        noise = self.noise_variance
-        floor = group["floor"] if group["floor"] is not None else max(1e-8, 0.1 * math.sqrt(noise))
-        scale = state["square"] / (1 - second ** state["step"])
-        scale = scale.sub_(noise).clamp_(min=floor**2).sqrt_()
-        parameter.mul_(1 - lr * group["weight_decay"])
-        parameter.addcdiv_(state["mean"], scale, value=-lr / (1 - first ** state["step"]))
+        return state
+
+    def _settings(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
+        """The numbers that a step needs, see `adam_` in sgd/kernels.py."""
+        (first, second), lr, floor = group["betas"], group["lr"], group["floor"]
+        noise = self.noise_variance if group["corrected"] else 0.0
+        if floor is None:
+            floor = max(1e-8, 0.1 * math.sqrt(noise))
+        least, more = (floor**2, 0.0) if group["corrected"] else (0.0, 1e-8)
+        pace, whole = lr / (1 - first**step), 1 / (1 - second**step)
+        keep = 1 - lr * group["weight_decay"]
+        return 1 - first, 1 - second, keep, pace, whole, noise, least, more
+
+    # Noise and step at once
+
+    def take(self, sums: Sums, deviation: float, source: Source, over: float) -> bool:
+        """Whether the next step makes the noise of these sums itself, and divides them by `over`.
+
+        True only where a kernel can do it. The sums are out of `.grad` then, and zero after the step.
+        """
+        if type(self) is not AdamW or deviation == 0 or not self._fits(sums):
+            return False
+        sums.hide()
+        self._taken = (sums, recipe(deviation, source), over)
+        return True
+
+    def drop(self) -> bool:
+        """Forgets sums that were taken; whether there were any."""
+        there, self._taken = self._taken is not None, None
+        return there
+
+    def _fits(self, sums: Sums) -> bool:
+        """Whether all that is moved lies in memory as its sums do, and is known to `adam_`."""
+        flat, own = sums.flats[0], [x for group in self.param_groups for x in group["params"]]
+        steps = [{self._state(x)["step"] for x in group["params"]} for group in self.param_groups]
+        if kernels(flat) is None or len(sums.flats) > 1 or any(len(each) > 1 for each in steps):
+            return False
+        where = [x.data_ptr() for each in own for x in (each, *self._moments(each))]
+        if self._table is not None and self._table.where == where and self._table.sums is sums:
+            return True
+        parts = {id(x): part for x, part in zip(sums.parameters, sums.parts, strict=True)}
+        if parts.keys() != {id(x) for x in own} or not all(
+            y.stride() == parts[id(x)].stride() and y.dtype == torch.float32 and y.device == flat.device
+            for x in own
+            for y in (x, *self._moments(x))
+        ):
+            return False
+        rows = [
+            (place, [*(y.data_ptr() for y in (x, *self._moments(x)))], parts[id(x)])
+            for place, group in enumerate(self.param_groups)
+            for x in group["params"]
+        ]
+        self._table = _Table.made(sums, where, rows)
+        return True
+
+    def _moments(self, parameter: Tensor) -> tuple[Tensor, Tensor]:
+        state = self._state(parameter)
+        return state["mean"], state["square"]
+
+    def _at_once(self, sums: Sums, noise: Recipe, over: float) -> None:
+        table, flat = self._table, sums.flats[0]
+        if table is None:
+            raise RuntimeError("sums were taken that do not fit")
+        for group in self.param_groups:
+            for x in group["params"]:
+                self.state[x]["step"] += 1
+        steps = [
+            self.state[group["params"][0]]["step"] if group["params"] else 1
+            for group in self.param_groups
+        ]
+        given = [
+            self._settings(group, step) for group, step in zip(self.param_groups, steps, strict=True)
+        ]
+        settings = move(torch.tensor(given), flat.device)
+        kernels(flat).adam_(flat, *noise, table.owners, table.tensors, settings, over)
+        sums.cleared()
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Where everything lies, for `adam_` of sgd/kernels.py."""
+
+    sums: Sums
+    where: list[int]
+    owners: Tensor
+    tensors: Tensor
+
+    @staticmethod
+    def made(sums: Sums, where: list[int], rows: list[tuple[int, list[int], Tensor]]) -> _Table:
+        """rows: of each parameter its group, where it and its moments lie in memory, and its sums."""
+        flat = sums.flats[0]
+        parts = kernels(flat).PARTS
+        owners, tensors = list[Tensor](), list[list[int]]()
+        for at, (group, places, part) in enumerate(rows):
+            start = int(part.storage_offset())
+            end = start + part.numel()
+            tensors.append([*places, start, end, group])
+            firsts = torch.arange(start // 8, -(-end // 8), parts, dtype=torch.int32)
+            owners.append(torch.stack([torch.full_like(firsts, at), firsts], 1))
+        return _Table(
+            sums, where, torch.cat(owners).to(flat.device), torch.tensor(tensors).to(flat.device)
+        )

@@ -12,6 +12,7 @@ would see the sums of the next lot before their noise.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,27 +20,30 @@ from torch.utils import _pytree as pytree
 
 from sourdine.errors import InputError
 
+_PLAIN = (type(None), bool, int, float, str)
+
 
 class Sums:
     """`flats`, one for each device, in the order of the parameters; `parts` has a part for each."""
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:
-        self._parameters = list(parameters)
-        for x in self._parameters:
+        self.parameters = list(parameters)
+        for x in self.parameters:
             if x.dtype != torch.float32:
                 raise InputError(
                     f"what is trained must be float32, and a parameter is {str(x.dtype)[6:]}; keep "
                     "float32 weights, and compute in half precision by torch.autocast."
                 )
         self.flats: list[Tensor] = []
+        self._zero = True  # all of it
         found: dict[int, Tensor] = {}
-        for device in dict.fromkeys(x.device for x in self._parameters):
-            own = [x for x in self._parameters if x.device == device]
+        for device in dict.fromkeys(x.device for x in self.parameters):
+            own = [x for x in self.parameters if x.device == device]
             flat = torch.zeros(sum(x.numel() for x in own), device=device)
             self.flats.append(flat)
             split = flat.split([x.numel() for x in own])
             found |= {id(x): _shaped(part, x) for x, part in zip(own, split, strict=True)}
-        self.parts = [found[id(x)] for x in self._parameters]
+        self.parts = [found[id(x)] for x in self.parameters]
 
     def whole(self) -> bool:
         """Whether `.grad` of every parameter is where it was put."""
@@ -47,26 +51,46 @@ class Sums:
             x.grad is not None
             and (x.grad.data_ptr(), x.grad.shape, x.grad.stride())
             == (part.data_ptr(), part.shape, part.stride())
-            for x, part in zip(self._parameters, self.parts, strict=True)
+            for x, part in zip(self.parameters, self.parts, strict=True)
         )
 
     def kept_by(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer's state holds on to this memory."""
         own = {flat.untyped_storage()._cdata for flat in self.flats}
-        groups = [{**group, "params": None} for group in optimizer.param_groups]
-        held = pytree.tree_leaves([groups, list(optimizer.state.values())])
-        return any(isinstance(x, Tensor) and x.untyped_storage()._cdata in own for x in held)
+        left: list[Any] = [{**group, "params": None} for group in optimizer.param_groups]
+        left += optimizer.state.values()
+        while left:
+            x = left.pop()
+            if isinstance(x, Tensor):
+                if x.untyped_storage()._cdata in own:
+                    return True
+            elif isinstance(x, dict):
+                left += x.values()
+            elif type(x) not in _PLAIN:
+                left += [y for y in pytree.tree_leaves(x) if isinstance(y, Tensor)]
+        return False
 
     def begin(self) -> None:
         """Sums of zero, in `.grad`."""
-        self.clear()
-        for x, part in zip(self._parameters, self.parts, strict=True):
+        if not self._zero:
+            self.clear()
+        self._zero = False
+        for x, part in zip(self.parameters, self.parts, strict=True):
             x.grad = part.detach()  # another view: what somebody does to the last one is over
 
     def clear(self) -> None:
         """Nothing is left of what was added up."""
         for flat in self.flats:
             flat.zero_()
+
+    def hide(self) -> None:
+        """Out of `.grad`, where somebody might look at sums that have no noise yet."""
+        for x in self.parameters:
+            x.grad = None
+
+    def cleared(self) -> None:
+        """Somebody has read the sums and made them zero."""
+        self._zero = True
 
 
 def _shaped(part: Tensor, like: Tensor) -> Tensor:
