@@ -95,6 +95,7 @@ class Eager(run.OursSecure):
 
     def prepare(self) -> None:
         super().prepare()
+        self.optimizer = run.adamw(self.model)
         self.sums = Sums(trained(self.model).values())
 
     def step(self) -> None:

@@ -5,8 +5,8 @@
 A BERT-base classifier, texts of 128 tokens, bf16 autocast on a GPU, trained in two ways in one process, in turns:
 
 - real: sourdine's Engine as its users call it. Every lot is a Poisson draw of planned size 256, collated, cut
-  into batches of 64, the last of 64, 32 or 16, filled up and masked; noise from a secure source.
-- fixed: the same graphs on 4 full batches of 64 that lie on the device, added up; torch's own noise. The same AdamW.
+  into batches of 64, the last of 64, 32 or 16, filled up and masked; noise from a secure source, in the step of AdamW.
+- fixed: the same graphs on 4 full batches of 64 that lie on the device, added up; torch's own noise and its fused AdamW.
 
 What counts is the wall time of a round of steps, synchronised, for each real token: the ratio of the two in the same
 round (goal: at most 1.05), median, least and most. The first rounds (--warm), and rounds in which a batch has a shape
@@ -72,6 +72,8 @@ class Fixed(run.OursCompiled):
 
     def prepare(self) -> None:
         super().prepare()
+        fused = self.labels.is_cuda
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=run.RATE, fused=fused)
         ones = torch.ones(self.rows, device=self.labels.device)
         cut = zip(self.labels.split(self.rows), self.inputs["input_ids"].split(self.rows), strict=True)
         # Copies: a graph is for tensors that begin where their memory does.
@@ -82,17 +84,22 @@ class Fixed(run.OursCompiled):
         return loss(self.half, model, data)
 
     def step(self) -> None:
-        self.sums.begin()
+        self.sums.begin(shown=False)
         self.graphs.begin(self.sums)
         for part in self.parts:
             losses = partial(self.loss, self.model, part.data)
-            eagerly = partial(self.clipped_sum, self.model, losses, self.clip, knowledge=self.knowledge)
+            eagerly = partial(self.of, losses)
             self.graphs.add(part, self.flat, self.knowledge, eagerly, lambda: None)
         if not (all(self.graphs.made) and self.graphs.sound()):
             raise RuntimeError(f"no graph: {next(iter(self.graphs.reasons.values()), 'not proved')}")
         (flat,) = self.sums.flats
         flat.add_(torch.randn_like(flat), alpha=self.noise * self.clip).div_(self.lot_size)
+        self.sums.show()
         self.optimizer.step()
+
+    def of(self, losses: Callable[[], torch.Tensor]) -> object:
+        self.sums.show()
+        return self.clipped_sum(self.model, losses, self.clip, knowledge=self.knowledge)
 
 
 class Watched(Collate):
@@ -118,7 +125,7 @@ class Real:
         self.examples = self.tokens = self.eager = 0
         self.engine = sgd.Engine(
             model,
-            torch.optim.AdamW(model.parameters(), lr=run.RATE, fused=device != "cpu"),
+            run.adamw(model),
             examples,
             None,
             loss=partial(loss, device != "cpu"),

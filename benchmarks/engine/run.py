@@ -135,6 +135,14 @@ class OursSecure(Ours):
         self.divide()
 
 
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """What torch's AdamW does, and the noise on the way."""
+    from sourdine.sgd import AdamW
+
+    own = [x for x in model.parameters() if x.requires_grad]
+    return AdamW(own, lr=RATE, weight_decay=0.01, corrected=False)
+
+
 class Compiled(NonPrivate):
     def prepare(self) -> None:
         self.losses = torch.compile(self.losses, dynamic=False)
@@ -150,6 +158,7 @@ class OursCompiled(OursSecure):
         from sourdine.sgd.sums import Sums
 
         super().prepare()
+        self.optimizer = adamw(self.model)
         self.sums = Sums(x for x in self.model.parameters() if x.requires_grad)
         ones = torch.ones(self.lot_size, device=self.labels.device)
         self.whole = Batch((self.inputs, self.labels), ones, self.lot_size, True)
@@ -170,10 +179,11 @@ class OursCompiled(OursSecure):
             return losses(model(**inputs), labels)
 
     def eagerly(self) -> object:
+        self.sums.show()
         return self.clipped_sum(self.model, self.losses, self.clip, knowledge=self.knowledge)
 
     def step(self) -> None:
-        self.sums.begin()
+        self.sums.begin(shown=False)
         self.graphs.begin(self.sums)
         self.graphs.add(self.whole, self.flat, self.knowledge, self.eagerly, lambda: None)
         if not all(self.graphs.made):
@@ -183,10 +193,12 @@ class OursCompiled(OursSecure):
         self.finish()
 
     def finish(self) -> None:
-        if self.noise:
-            self.add_noise_(self.sums.flats, self.noise * self.clip, self.source)
-        for flat in self.sums.flats:
-            flat.div_(self.lot_size)
+        deviation = self.noise * self.clip
+        if not self.optimizer.take(self.sums, deviation, self.source, self.lot_size):
+            self.add_noise_(self.sums.flats, deviation, self.source)
+            for flat in self.sums.flats:
+                flat.div_(self.lot_size)
+            self.sums.show()
         self.optimizer.step()
 
 

@@ -22,7 +22,7 @@ def test_kernels() -> None:
     """In a process of its own: Triton is told at its import whether to interpret."""
     here = {"PYTHONPATH": str(Path(__file__).parent)}
     how = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    code = "import test_kernels as x; x.stream(); x.noise(); x.grid(); x.strides(); x.norms(); x.steps(); x.training()"
+    code = "import test_kernels as x; x.stream(); x.noise(); x.grid(); x.strides(); x.norms(); x.ghosts(); x.classes(); x.steps(); x.training()"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **here, **how})
 
 
@@ -125,6 +125,45 @@ def norms() -> None:
         none = torch.zeros(2, steps, steps, device=device())
         _, least = kernels.contracted(none, none, 4.0, 9.0)
         torch.testing.assert_close(least.sum(1).cpu(), torch.full((2,), 6.0 * steps))
+
+
+def ghosts() -> None:
+    """The same from the tensors themselves, of several uses, each by its own place in memory."""
+    from sourdine.sgd import kernels
+
+    torch.manual_seed(0)
+    kind = torch.bfloat16 if device() == "cuda" else torch.float16  # which the interpreter can multiply
+    for steps in (256, 384):
+        lefts, rights = (
+            [torch.randn(2, steps, n).to(device(), kind) for _ in range(3)] for n in (64, 128)
+        )
+        found, sizes = kernels.ghosts(lefts, rights, 1e-30, 1e-30)
+        for use, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            x, y = left.double(), right.double()
+            wanted = ((x @ x.mT) * (y @ y.mT)).sum((1, 2))
+            lengths = (x.norm(dim=2) * y.norm(dim=2)).sum(1)
+            off = (found[:, use].double().sum(1) - wanted).abs()
+            assert (off <= kernels.ghost_additions(steps) * 2.0**-24 * lengths.square()).all()
+            assert (off <= 1e-5 * wanted).all()
+            torch.testing.assert_close(sizes[:, use].double().sum(1), lengths, rtol=1e-5, atol=0.0)
+    none = [torch.zeros(2, 256, 64, device=device(), dtype=kind)]
+    _, least = kernels.ghosts(none, none, 4.0, 9.0)
+    torch.testing.assert_close(least.sum((1, 2)).cpu(), torch.full((2,), 6.0 * 256))
+
+
+def classes() -> None:
+    """The gradient of a cross-entropy in one pass, and zeros where there are no classes."""
+    from sourdine.sgd import kernels
+    from sourdine.sgd.softmax import _log_softmax, by_class
+
+    torch.manual_seed(0)
+    logits = (9 * torch.randn(3, 2112)).half()
+    labels, g = torch.tensor([0, 2100, 7]), torch.tensor([1.0, -2.0, 0.0])
+    highest, total, _ = _log_softmax(logits[:, :2101])
+    given = (logits, highest, total, labels, g)
+    found = kernels.by_class(*(x.to(device()) for x in given), 2101).cpu()
+    torch.testing.assert_close(found, by_class(*given, 2101), rtol=2**-9, atol=1e-7)
+    assert not found[:, 2101:].any() and not found[2].any() and found[1, 2100] != 0
 
 
 def steps() -> None:

@@ -110,3 +110,49 @@ def test_a_row_that_somebody_else_reads_stays() -> None:
     assert "_log_softmax_backward_data" not in graph.code
     for found, wanted in zip(graph(x, labels, g), run(x, labels, g), strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("half", [False, True])
+def test_a_vocabulary_that_was_filled_up_has_zeros_at_once(steps: int, half: bool) -> None:
+    """Of logits in half precision, cut from more of them; by the twin of the kernel.
+
+    On a GPU under autocast the log-softmax itself is made of halves.
+    """
+    chance = torch.Generator().manual_seed(5)
+    padded = (9 * torch.randn(5 // steps, steps, 16, generator=chance)).bfloat16()
+    tensors = (padded, torch.tensor(LABELS), torch.randn(5, generator=chance))
+
+    def run(padded: Any, labels: Any, g: Any) -> Any:
+        with torch.enable_grad():
+            own = padded.detach().requires_grad_()
+            logits = own[..., :7].flatten(0, 1)
+            logs = logits.log_softmax(1) if half else logits.float().log_softmax(1)
+            each = torch.nn.functional.nll_loss(logs.float(), labels, reduction="none")
+            (found,) = torch.autograd.grad((each * g).sum(), own)
+        return found, each.detach()
+
+    graph = shortened(run, *tensors)
+    assert "by_class" in graph.code
+    assert not any(name in graph.code for name in (*LONG, "slice_backward", "_log_softmax"))
+    found, wanted = graph(*tensors), run(*tensors)
+    near = {"rtol": 0, "atol": 1e-2} if half else {"rtol": 2**-7, "atol": 1e-6}
+    torch.testing.assert_close(found[0], wanted[0], **near)
+    torch.testing.assert_close(found[1], wanted[1])
+    assert found[0][..., 7:].abs().max() == 0 and found[0].view(5, -1)[3].abs().max() == 0
+
+
+@pytest.mark.parametrize("cut", [slice(9, 16), slice(0, 14, 2)])
+def test_what_is_cut_elsewhere_stays(cut: slice) -> None:
+    """The last classes, or every second: other numbers are filled up with zeros."""
+
+    def run(padded: Any, labels: Any, g: Any) -> Any:
+        with torch.enable_grad():
+            own = padded.detach().requires_grad_()
+            each = cross_entropy(own[..., cut].float(), labels, reduction="none")
+            return torch.autograd.grad((each * g).sum(), own)[0]
+
+    tensors = (torch.randn(5, 16).bfloat16(), torch.tensor(LABELS), torch.randn(5))
+    graph = shortened(run, *tensors)
+    assert "by_class" not in graph.code
+    torch.testing.assert_close(graph(*tensors), run(*tensors), rtol=2**-7, atol=1e-6)

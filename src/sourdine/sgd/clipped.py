@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge, gradients, trained
-from sourdine.sgd.uses import Gradients, Products, Recent, exactly, square, summed, up
+from sourdine.sgd.uses import Gradients, Products, Recent, at_once, exactly, square, summed, up
 
 __all__ = ["Clipped", "clipped_sum"]
 
@@ -80,11 +80,12 @@ def scaled(
     small = {} if how.apart else _small(found)
     if small:  # hundreds of biases are one row of numbers
         squares["all that is small"] = square(_together(small))
+    quickly = {} if how.apart else at_once(found)
     products: list[Products] = []
     for name, grads in found.items():
         if name in small:
             continue
-        alone = None if how.apart else grads.products(recent)
+        alone = None if how.apart else quickly.get(name) or grads.products(recent)
         if alone is not None:
             products.append(alone)
             continue

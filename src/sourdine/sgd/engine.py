@@ -414,7 +414,7 @@ class Engine(Resuming):
                 self.optimizer.zero_grad()
             if self._places is None:
                 self._places = Sums(self._parameters.values())
-            self._places.begin()
+            self._places.begin(shown=not by_graphs)
             if self.graphs is not None:
                 self.graphs.begin(self._places)
             below = torch.zeros((), device=self._device)
@@ -471,6 +471,8 @@ class Engine(Resuming):
             return self.loss(self.model, batch.data)
 
         def eagerly() -> Clipped:
+            if self._places is not None:
+                self._places.show()
             return clipped_sum(
                 self.model,
                 losses,
@@ -528,6 +530,8 @@ class Engine(Resuming):
             self.canaries.see(sums[-1], self.clip.bound, self.plan.rate, multiplier)
         for total in sums:
             total.div_(self.plan.lot_size)
+        if self._places is not None:
+            self._places.show()
         if isinstance(self.clip, Adaptive):
             self.clip.move(float(count), self.plan.lot_size)
 

@@ -5,8 +5,7 @@
   ChaCha20 words for the same values (RFC 8439, section 2.3).
 - `adam_`: the same, and what AdamW of sgd/optim.py does with it. Noise is made by the GPU's units for
   whole numbers, which are idle while the optimizer waits for memory.
-- `contracted`: from two matrices of inner products to a norm and a length (`_ghost` in sgd/uses.py), in
-  one pass over both.
+- What makes norms and gradients of losses is in sgd/tiles.py.
 
 benchmarks/engine/README.md has what they save. Where Triton is not installed, or for other numbers than
 halves, the functions of plain torch do the work.
@@ -19,6 +18,16 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from sourdine.sgd.tiles import (  # noqa: F401 (this is where others look for them)
+    GHOSTS,
+    additions,
+    by_class,
+    contracted,
+    fits,
+    ghost_additions,
+    ghosts,
+)
 
 _BLOCKS = 32  # of ChaCha20, made by one program
 PARTS = 64  # the same in `adam_`
@@ -236,74 +245,3 @@ def _quarter_round(a, b, c, d):
 @triton.jit
 def _rotated(x, bits: tl.constexpr):
     return (x << bits) | (x >> (32 - bits))
-
-
-_ROWS, _COLUMNS = 16, 128
-
-
-def additions(steps: int) -> int:
-    """Through how many additions a term of `contracted` goes at most, before its parts are added up."""
-    return -(-steps // _COLUMNS) + _COLUMNS + _ROWS
-
-
-@torch.library.custom_op("sourdine::contracted", mutates_args=())
-def contracted(
-    lefts: Tensor, rights: Tensor, least_left: float, least_right: float
-) -> tuple[Tensor, Tensor]:
-    """For inner products (B, T, T) of two tensors, parts (B, T / 16) of two sums.
-
-    sum_ts lefts[t, s] rights[t, s], and sum_t of the roots of lefts[t, t] and rights[t, t], which are
-    taken to be as large as `least` at least.
-    """
-    examples, steps, _ = lefts.shape
-    blocks = triton.cdiv(steps, _ROWS)
-    norms = torch.empty(examples, blocks, dtype=torch.float32, device=lefts.device)
-    lengths = torch.empty_like(norms)
-    _contracted[(blocks, examples)](
-        *(lefts.contiguous(), rights.contiguous(), least_left, least_right, norms, lengths, blocks),
-        STEPS=steps,
-        ROWS=_ROWS,
-        COLUMNS=_COLUMNS,
-        num_warps=4,
-    )
-    return norms, lengths
-
-
-@contracted.register_fake
-def _(lefts: Tensor, rights: Tensor, least_left: float, least_right: float) -> tuple[Tensor, Tensor]:
-    shape = (lefts.shape[0], -(-lefts.shape[1] // _ROWS))
-    return (
-        lefts.new_empty(shape, dtype=torch.float32),
-        lefts.new_empty(shape, dtype=torch.float32),
-    )
-
-
-@triton.jit
-def _contracted(
-    lefts,
-    rights,
-    least_left,
-    least_right,
-    norms,
-    lengths,
-    blocks,
-    STEPS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    block, example = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    rows = block * ROWS + tl.arange(0, ROWS)
-    start = example * STEPS * STEPS
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for done in range(0, STEPS, COLUMNS):
-        columns = done + tl.arange(0, COLUMNS)
-        places = start + rows[:, None] * STEPS + columns[None, :]
-        inside = (rows < STEPS)[:, None] & (columns < STEPS)[None, :]
-        x = tl.load(lefts + places, mask=inside, other=0.0)
-        total += x * tl.load(rights + places, mask=inside, other=0.0)
-    tl.store(norms + example * blocks + block, tl.sum(tl.sum(total, 1), 0))
-    places = start + rows * (STEPS + 1)
-    x = tl.maximum(tl.load(lefts + places, mask=rows < STEPS, other=0.0), least_left)
-    y = tl.maximum(tl.load(rights + places, mask=rows < STEPS, other=0.0), least_right)
-    length = tl.where(rows < STEPS, tl.sqrt(x) * tl.sqrt(y), 0.0)
-    tl.store(lengths + example * blocks + block, tl.sum(length, 0))

@@ -35,7 +35,7 @@ class Sums:
                     "float32 weights, and compute in half precision by torch.autocast."
                 )
         self.flats: list[Tensor] = []
-        self._zero = True  # all of it
+        self._zero, self._shown = True, False
         found: dict[int, Tensor] = {}
         for device in dict.fromkeys(x.device for x in self.parameters):
             own = [x for x in self.parameters if x.device == device]
@@ -47,7 +47,7 @@ class Sums:
 
     def whole(self) -> bool:
         """Whether `.grad` of every parameter is where it was put."""
-        return all(
+        return not self._shown or all(
             x.grad is not None
             and (x.grad.data_ptr(), x.grad.shape, x.grad.stride())
             == (part.data_ptr(), part.shape, part.stride())
@@ -70,13 +70,20 @@ class Sums:
                 left += [y for y in pytree.tree_leaves(x) if isinstance(y, Tensor)]
         return False
 
-    def begin(self) -> None:
-        """Sums of zero, in `.grad`."""
+    def begin(self, shown: bool = True) -> None:
+        """Sums of zero, in `.grad`, or there only when somebody asks to `show` them."""
         if not self._zero:
             self.clear()
-        self._zero = False
-        for x, part in zip(self.parameters, self.parts, strict=True):
-            x.grad = part.detach()  # another view: what somebody does to the last one is over
+        self._zero = self._shown = False
+        if shown:
+            self.show()
+
+    def show(self) -> None:
+        """In `.grad`, in the place of all that is there."""
+        if not self._shown:
+            for x, part in zip(self.parameters, self.parts, strict=True):
+                x.grad = part.detach()  # another view: what somebody does to the last one is over
+            self._shown = True
 
     def clear(self) -> None:
         """Nothing is left of what was added up."""
@@ -87,6 +94,7 @@ class Sums:
         """Out of `.grad`, where somebody might look at sums that have no noise yet."""
         for x in self.parameters:
             x.grad = None
+        self._shown = False
 
     def cleared(self) -> None:
         """Somebody has read the sums and made them zero."""

@@ -14,8 +14,8 @@ example contribute more than the clip. <Outer, Outer'> = sum_ts <left_t, left'_s
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -206,12 +206,16 @@ class Gradients:
         formed = self.formed is not None and self.formed.shape[1] <= _SMALL
         return formed and not self.outers and not self.lookups
 
+    @property
+    def alone(self) -> Outer | None:
+        """An outer use, where there is nothing else."""
+        outer, lookup = self._merge()
+        return outer if lookup is None and self.formed is None else None
+
     def products(self, recent: Recent) -> Products | None:
         """The norm by inner products, where there is nothing else but an outer use."""
-        outer, lookup = self._merge()
-        if outer is None or lookup is not None or self.formed is not None:
-            return None
-        return self._products(outer, recent)
+        outer = self.alone
+        return None if outer is None else self._products(outer, recent)
 
     def _products(self, outer: Outer, recent: Recent) -> Products:
         m, n = self.shape[0], self.shape[1:].numel()
@@ -415,6 +419,29 @@ def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor, 
         norms = summed(lefts * rights)[:, None]  # torch's sum is exact enough, its matrix product not
     lengths = left.clamp_min(m * _LOST).sqrt() * right.clamp_min(n * _LOST).sqrt()
     return norms, lengths.sum(1), off
+
+
+def at_once(found: Mapping[str, Gradients]) -> dict[str, Products]:
+    """Norms by inner products of parameters that are used alike, where a kernel makes many at once."""
+    alike = defaultdict[Hashable, list[tuple[str, Outer]]](list)
+    for name, grads in found.items():
+        outer = grads.alone
+        if outer is not None and (quick := kernels(outer.left)) and quick.fits(outer.left, outer.right):
+            alike[grads.shape, outer.left.shape, outer.right.shape].append((name, outer))
+    made = dict[str, Products]()
+    for group in alike.values():
+        for start in range(0, len(group), quick.GHOSTS):
+            names, uses = zip(*group[start : start + quick.GHOSTS], strict=True)
+            shape, steps = found[names[0]].shape, uses[0].left.shape[1]
+            m, n = shape[0], shape[1:].numel()
+            given = [use.left for use in uses], [use.right for use in uses]
+            norms, lengths = quick.ghosts(*given, m * _LOST, n * _LOST)
+            off = quick.ghost_additions(steps) * 2.0**-24
+            share, half = ROUNDING + (m + n) * _FEATURE + off, _SCALED[uses[0].left.dtype]
+            lengths = lengths.sum(2) * (1 + off)
+            parts = zip(names, norms.unbind(1), lengths.unbind(1), strict=True)
+            made |= {name: Products(norm, length, share, half) for name, norm, length in parts}
+    return made
 
 
 def _joined(use: Lookup) -> Lookup:
