@@ -15,7 +15,6 @@ returns nothing, and nothing of it is kept.
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Hashable, Iterator, Sequence
@@ -32,6 +31,7 @@ from sourdine.budget import Budget
 from sourdine.errors import InputError
 from sourdine.ledger import Ledger
 from sourdine.sgd.agreement import agreement, digest
+from sourdine.sgd.ahead import Ahead, Lot
 from sourdine.sgd.batches import Batch, Collate, Dataset, Units, batches, move
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge, adjacency, poisson
@@ -46,26 +46,12 @@ from sourdine.sgd.noise import add_noise_, normal, round_
 from sourdine.sgd.optim import AdamW
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.resuming import Resuming
-from sourdine.sgd.sampling import Indices, Lots, PoissonLots
+from sourdine.sgd.sampling import Lots, PoissonLots
 from sourdine.sgd.sums import Sums
 
 __all__ = ["Engine", "Lot"]
 _CHECKED = 6  # examples in a comparison with brute force
 _CHECKED_LOTS = 2  # so many lots are compared, beside the data before the first
-
-
-class Lot:
-    """The units of one step. Who they are is secret: knowing it voids the amplification."""
-
-    __slots__ = ("_begun", "_canaries", "_units", "step")
-
-    def __init__(self, step: int, units: Indices, canaries: Indices | None = None) -> None:
-        self.step, self._units = step, units
-        self._begun: tuple[int, Iterator[Batch] | None] = (0, None)  # its batches, of at most that size
-        self._canaries = units[:0] if canaries is None else canaries
-
-    def __repr__(self) -> str:
-        return f"<lot of step {self.step}>"
 
 
 class Engine(Resuming):
@@ -132,7 +118,7 @@ class Engine(Resuming):
         self.graphs = Graphs(model, loss, most_per_user, graphs) if graphs else None
         self._repeats = graphs is unchanging and self._processes.count == 1
         self._open: Lot | None = None
-        self._next: tuple[rng.Streams | None, Lot | None] = (None, None)
+        self._ahead = Ahead(self._draw, self._batches, self._device)
         self._places: Sums | None = None
         self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
 
@@ -248,7 +234,7 @@ class Engine(Resuming):
             if step % self._save_every == 0 or self._off_pace:
                 self._keep()
             streams = self._streams
-            self._open = self._drawn(step)
+            self._open = self._ahead.lot(step, streams)
             yield self._open
             if self._streams is not streams:
                 return  # stopped from within the loop
@@ -258,41 +244,11 @@ class Engine(Resuming):
         if not self._over:
             self.stop("done")
 
-    def _drawn(self, step: int) -> Lot:
-        """The lot of a step, perhaps drawn before from the same streams."""
-        streams, lot = self._next
-        self._next = (None, None)
-        if streams is self._streams and lot is not None and lot.step == step:
-            return lot
+    def _draw(self, step: int) -> Lot:
         source = self._streams.at("lot", self.plan.stream(step))
         drawn = self._processes.draw(self.plan, self._count, step, source)
         units = len(self._units)
         return Lot(step, drawn[drawn < units], drawn[drawn >= units] - units)
-
-    def _look_ahead(self, step: int) -> None:
-        """Draws the next lot and collates its first batch while the GPU is at work on this one.
-
-        No lot is drawn past a save. What a collate function draws from torch's generators belongs to
-        its own step, and what it raises too: then it is called again when its time has come.
-        """
-        if step >= self.steps or step % self._save_every == 0 or self._off_pace:
-            return
-        lot = self._drawn(step)
-        self._next = (self._streams, lot)
-        before = self._generators()
-        found = self._batches(lot)
-        try:
-            first = list(itertools.islice(found, 1))
-        except Exception:
-            return
-        if all(map(torch.equal, before, self._generators())):
-            lot._begun = (self.batch_size, itertools.chain(first, found))
-
-    def _generators(self) -> list[Tensor]:
-        """The states of torch's generators."""
-        cuda = self._device.type == "cuda"
-        own = [torch.cuda.get_rng_state(self._device)] if cuda else []
-        return [torch.get_rng_state(), *own]
 
     def step(self, lot: Lot) -> None:
         """One step with this lot: clip, add up, add noise, divide, and let the optimizer move."""
@@ -430,7 +386,9 @@ class Engine(Resuming):
                 self._check_trained()
                 if self.graphs is None:
                     return below
-                self._look_ahead(lot.step + 1)  # a GPU is still at work, and `sound` waits for it
+                step = lot.step + 1
+                if step < self.steps and step % self._save_every and not self._off_pace:
+                    self._ahead.look(step, self._streams, self.batch_size)
                 if not by_graphs or self.graphs.sound():
                     return below
                 by_graphs = False  # something in this lot is for the eager code to judge
@@ -447,10 +405,9 @@ class Engine(Resuming):
             torch.cuda.empty_cache()
 
     def _batches(self, lot: Lot) -> Iterator[Batch]:
-        (begun, found), lot._begun = lot._begun, (0, None)
         size, few = self.batch_size, self.graphs is not None
-        if found is not None and begun == size:
-            return found
+        if (begun := lot.begun(size)) is not None:
+            return begun
         source = self._streams.at("examples", lot.step)
         return batches(self._units, lot._units, size, self.collate, self._device, source, few=few)
 
