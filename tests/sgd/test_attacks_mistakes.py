@@ -150,7 +150,7 @@ class UseByUse(Gradients):
     """Squared norms added up over the uses of a parameter, without the products between them."""
 
     counted: Any = 0.0
-    small = False
+    small, alone = False, None
 
     def add(self, use: Any) -> None:
         alone = Gradients(self.shape)

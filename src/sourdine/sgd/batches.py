@@ -187,8 +187,10 @@ def move(data: Any, device: torch.device) -> Any:
     done all it was asked before, and whoever collates the next batch would wait for that.
     """
     if isinstance(data, Tensor):
-        pinned = device.type == "cuda" and data.device.type == "cpu"
-        return (data.pin_memory() if pinned else data).to(device, non_blocking=True)
+        dense = data.layout == torch.strided and data.device.type == "cpu"
+        return (data.pin_memory() if dense and device.type == "cuda" else data).to(
+            device, non_blocking=True
+        )
     if isinstance(data, Mapping):
         return type(data)({name: move(value, device) for name, value in data.items()})  # type: ignore[call-arg]
     if isinstance(data, tuple) and hasattr(data, "_fields"):

@@ -27,6 +27,7 @@ from sourdine.sgd.tiles import (  # noqa: F401 (this is where others look for th
     fits,
     ghost_additions,
     ghosts,
+    there,
 )
 
 _BLOCKS = 32  # of ChaCha20, made by one program
@@ -40,18 +41,19 @@ def add_normals_(
     """flat[i] += scale * (value start + i), rounded as fp32 holds it beside `shift`; for dense ones."""
     first = start // 8
     blocks = -(-(start + len(flat)) // 8) - first
-    _add_normals[(triton.cdiv(blocks, _BLOCKS),)](
-        flat,
-        _words(key, flat.device),
-        first,
-        8 * first - start,
-        len(flat),
-        scale,
-        shift,
-        least,
-        BLOCKS=_BLOCKS,
-        num_warps=1,
-    )
+    with there(flat):
+        _add_normals[(triton.cdiv(blocks, _BLOCKS),)](
+            flat,
+            _words(key, flat.device),
+            first,
+            8 * first - start,
+            len(flat),
+            scale,
+            shift,
+            least,
+            BLOCKS=_BLOCKS,
+            num_warps=1,
+        )
 
 
 def _words(key: bytes, device: torch.device) -> Tensor:
@@ -89,21 +91,22 @@ def adam_(
     settings (n, 8): 1 - beta1, 1 - beta2, 1 - lr decay, lr / (1 - beta1^t), 1 / (1 - beta2^t), and of
     the root's inside what is taken off, its least value, and what is added to the root.
     """
-    _adam[(len(owners),)](
-        flat,
-        _words(key, flat.device),
-        owners,
-        tensors,
-        settings,
-        scale,
-        shift,
-        least,
-        1 / over,
-        BLOCKS=PARTS,
-        COLUMNS=tensors.shape[1],
-        SETTINGS=settings.shape[1],
-        num_warps=2,
-    )
+    with there(flat):
+        _adam[(len(owners),)](
+            flat,
+            _words(key, flat.device),
+            owners,
+            tensors,
+            settings,
+            scale,
+            shift,
+            least,
+            1 / over,
+            BLOCKS=PARTS,
+            COLUMNS=tensors.shape[1],
+            SETTINGS=settings.shape[1],
+            num_warps=2,
+        )
 
 
 @triton.jit

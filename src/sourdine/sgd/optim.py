@@ -94,10 +94,11 @@ class AdamW(torch.optim.Optimizer):
     def _settings(self, group: dict[str, Any], step: int) -> tuple[float, ...]:
         """The numbers that a step needs, see `adam_` in sgd/kernels.py."""
         (first, second), lr, floor = group["betas"], group["lr"], group["floor"]
-        noise = self.noise_variance if group["corrected"] else 0.0
+        corrected = group.get("corrected", True)
+        noise = self.noise_variance if corrected else 0.0
         if floor is None:
             floor = max(1e-8, 0.1 * math.sqrt(noise))
-        least, more = (floor**2, 0.0) if group["corrected"] else (0.0, 1e-8)
+        least, more = (floor**2, 0.0) if corrected else (0.0, 1e-8)
         pace, whole = lr / (1 - first**step), 1 / (1 - second**step)
         keep = 1 - lr * group["weight_decay"]
         return 1 - first, 1 - second, keep, pace, whole, noise, least, more
@@ -126,7 +127,8 @@ class AdamW(torch.optim.Optimizer):
         steps = [{self._state(x)["step"] for x in group["params"]} for group in self.param_groups]
         if kernels(flat) is None or len(sums.flats) > 1 or any(len(each) > 1 for each in steps):
             return False
-        where = [x.data_ptr() for each in own for x in (each, *self._moments(each))]
+        where = [len(group["params"]) for group in self.param_groups]
+        where += [x.data_ptr() for each in own for x in (each, *self._moments(each))]
         if self._table is not None and self._table.where == where and self._table.sums is sums:
             return True
         parts = {id(x): part for x, part in zip(sums.parameters, sums.parts, strict=True)}
@@ -172,7 +174,7 @@ class _Table:
     """Where everything lies, for `adam_` of sgd/kernels.py."""
 
     sums: Sums
-    where: list[int]
+    where: list[int]  # sizes of groups, and addresses: what it was made for
     owners: Tensor
     tensors: Tensor
 

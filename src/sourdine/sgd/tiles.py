@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import triton
 import triton.language as tl
@@ -18,9 +20,17 @@ from torch import Tensor
 _ROWS, _COLUMNS = 16, 128
 
 
+def there(x: Tensor) -> AbstractContextManager[object]:
+    """Kernels are started on the GPU that is current, which need not be that of the tensors."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
 def additions(steps: int) -> int:
-    """Through how many additions a term of `contracted` goes at most, before its parts are added up."""
-    return -(-steps // _COLUMNS) + _COLUMNS + _ROWS
+    """Through how many additions a term of `contracted` goes at most, before its parts are added up.
+
+    Zeros that fill a block up are added too, which rounds nothing.
+    """
+    return -(-steps // _COLUMNS) + min(steps, _COLUMNS) + min(steps, _ROWS)
 
 
 @torch.library.custom_op("sourdine::contracted", mutates_args=())
@@ -36,13 +46,14 @@ def contracted(
     blocks = triton.cdiv(steps, _ROWS)
     norms = torch.empty(examples, blocks, dtype=torch.float32, device=lefts.device)
     lengths = torch.empty_like(norms)
-    _contracted[(blocks, examples)](
-        *(lefts.contiguous(), rights.contiguous(), least_left, least_right, norms, lengths, blocks),
-        STEPS=steps,
-        ROWS=_ROWS,
-        COLUMNS=_COLUMNS,
-        num_warps=4,
-    )
+    with there(lefts):
+        _contracted[(blocks, examples)](
+            *(lefts.contiguous(), rights.contiguous(), least_left, least_right, norms, lengths, blocks),
+            STEPS=steps,
+            ROWS=_ROWS,
+            COLUMNS=_COLUMNS,
+            num_warps=4,
+        )
     return norms, lengths
 
 
@@ -124,18 +135,19 @@ def ghosts(
     examples, steps, m = lefts[0].shape
     norms = torch.empty(examples, len(lefts), _tiles(steps), device=lefts[0].device)
     lengths = torch.empty_like(norms)
-    _ghosts[(len(lefts) * _tiles(steps), examples)](
-        *(tuple(lefts), tuple(rights), least_left, least_right, norms, lengths),
-        USES=len(lefts),
-        STEPS=steps,
-        LEFT=m,
-        RIGHT=rights[0].shape[2],
-        TILES=_tiles(steps),
-        TILE=_TILE,
-        DEEP=_DEEP,
-        num_warps=8,
-        num_stages=4,
-    )
+    with there(norms):
+        _ghosts[(len(lefts) * _tiles(steps), examples)](
+            *(tuple(lefts), tuple(rights), least_left, least_right, norms, lengths),
+            USES=len(lefts),
+            STEPS=steps,
+            LEFT=m,
+            RIGHT=rights[0].shape[2],
+            TILES=_tiles(steps),
+            TILE=_TILE,
+            DEEP=_DEEP,
+            num_warps=8,
+            num_stages=4,
+        )
     return norms, lengths
 
 
@@ -214,9 +226,10 @@ def by_class(
     """See sgd/softmax.py."""
     rows, width = logits.shape
     found = torch.empty_like(logits)
-    _by_class[(triton.cdiv(width, _CLASSES), rows)](
-        *(logits, highest, total, labels, g, found, classes, width), CLASSES=_CLASSES, num_warps=4
-    )
+    with there(logits):
+        _by_class[(triton.cdiv(width, _CLASSES), rows)](
+            *(logits, highest, total, labels, g, found, classes, width), CLASSES=_CLASSES, num_warps=4
+        )
     return found
 
 
