@@ -17,8 +17,8 @@ from sourdine import checks
 from sourdine.errors import InputError
 from sourdine.sgd.uses import summed
 
-# Roots, quotients and the scaling itself round too, each by 2^-24 at most, and by a few times that where
-# a compiler for GPUs makes them; this covers them all.
+# Roots, quotients and the scaling itself round too, each by 2^-24 at most, and a few times that where a
+# compiler for GPUs makes them; this covers them all.
 _MARGIN = 1 - 2.0**-20
 
 
