@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from zoo import torch
 
 from sourdine.sgd import clipped_sum, pieces, rules
-from sourdine.sgd.again import make_again_, memory
+from sourdine.sgd.again import make_again_, make_once_, memory
 from sourdine.sgd.pieces import _changed, _cuts, _kind, _sound, by_pieces
 
 WORDS = 50
@@ -196,8 +196,8 @@ def test_wherever_it_is_cut_a_graph_does_the_same(run: Any, monkeypatch: pytest.
         torch.testing.assert_close(given, own)
 
 
-def operations(run: Any) -> tuple[Any, list[Any]]:
-    graph = make_fx(run, tracing_mode="fake")(torch.ones(3))
+def operations(run: Any, *shape: int) -> tuple[Any, list[Any]]:
+    graph = make_fx(run, tracing_mode="fake")(torch.ones(shape or 3))
     return graph, [x for x in graph.graph.nodes if x.op == "call_function"]
 
 
@@ -232,6 +232,56 @@ def test_what_is_random_or_changed_is_never_made_again() -> None:
     found = graph(torch.ones(3))
     torch.manual_seed(0)
     torch.testing.assert_close(found, run(torch.ones(3)))
+
+
+def test_what_is_read_late_is_made_where_its_source_is_read_last() -> None:
+    """As the result of an activation function: the backward pass reads what it was made from."""
+
+    def run(x: Any) -> Any:
+        before = x @ x
+        active = before.tanh()
+        out = active @ x
+        back = before.sin()
+        return out, back, (active * 2) @ x, active @ back
+
+    graph, nodes = operations(run, 3, 3)
+    where = {"mm": [0, 0, 2, 2], "tanh": [0], "sin": [1], "mul": [2]}
+    kinds = {name: iter(pieces) for name, pieces in where.items()}
+    place = {node: next(kinds[str(node.target).split(".")[1]]) for node in nodes}
+    assert [place[node] for node in nodes] == sorted(place.values())
+    make_again_(nodes, place, set())
+    made = [place[node] for node in place if "tanh" in str(node.target)]
+    assert sorted(made) == [0, 1]  # for its first reader, and once more for all that come late
+    graph.graph.lint()
+    graph.recompile()
+    x = torch.linspace(-1, 1, 9).view(3, 3)
+    for found, wanted in zip(graph(x), run(x), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_what_is_made_twice_is_kept_as_it_is_read() -> None:
+    """In half precision, as the inputs of layers are; not what it was rounded from."""
+
+    def run(x: Any) -> Any:
+        exact = x.softmax(1)
+        out = exact.bfloat16() @ x.bfloat16()
+        return out, exact.bfloat16().reshape(1, 3, 3) @ out
+
+    graph, nodes = operations(run, 3, 3)
+    last = max(at for at, node in enumerate(nodes) if "mm" in str(node.target))
+    late = next(at for at, node in enumerate(nodes) if "mm" in str(node.target)) + 1
+    assert late < last
+    first = set(nodes[:late])
+    nodes = make_once_(nodes, set())
+    place = {node: int(node not in first) for node in nodes}
+    assert sum("_to_copy" in str(node.target) for node in nodes) == 2  # of exact, and of x
+    make_again_(nodes, place, set())
+    softmax = next(node for node in nodes if "softmax" in str(node.target))
+    assert all(place[user] == 0 for user in softmax.users)
+    graph.recompile()
+    x = torch.linspace(-1, 1, 9).view(3, 3)
+    for found, wanted in zip(graph(x), run(x), strict=True):
+        torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("tied", [False, True])

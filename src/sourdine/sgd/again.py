@@ -27,6 +27,13 @@ _CHEAP = frozenset(
         _A.arange.start, _A.alias.default,
     )
 )  # fmt: skip
+_VIEWS = frozenset(
+    (
+        _A.reshape.default, _A.view.default, _A._unsafe_view.default, _A.t.default, _A.expand.default,
+        _A.transpose.int, _A.permute.default, _A.unsqueeze.default, _A.squeeze.dim, _A.slice.Tensor,
+        _A.select.int, _A.alias.default,
+    )
+)  # fmt: skip
 # Sums, into which compilers fuse what they read. Matrix products want it in memory.
 _READERS = frozenset(
     (_A.sum.dim_IntList, _A.native_layer_norm.default, _A.native_layer_norm_backward.default)
@@ -50,17 +57,28 @@ def make_again_(nodes: Sequence[fx.Node], place: dict[fx.Node, int], changed: se
     first = {place[x]: x for x in reversed(nodes)}
     for node in wanted:  # in their order, so that like pieces stay alike
         if node in chosen:
-            _copy(node, place, first, cheap)
+            later = defaultdict[int, list[fx.Node]](list)
+            for user in _later(node, place):
+                later[place[user]].append(user)
+            for piece, users in later.items():
+                _copy(node, piece, users, place, first, cheap)
+    for node in nodes:
+        if node in cheap and node not in chosen and (piece := _in_time(node, place, cheap)):
+            _copy(node, piece, _later(node, place), place, first, cheap)
 
 
-def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> None:
-    """What is cheap and made twice from the same values is made once."""
-    seen = dict[Any, fx.Node]()
+def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> list[fx.Node]:
+    """What is cheap and made twice from the same values is made once; the nodes that are left."""
+    seen, left = dict[Any, fx.Node](), list[fx.Node]()
     for node in nodes:
         if _fixed(node, changed):
             key = (node.target, repr((node.args, node.kwargs)))
             if seen.setdefault(key, node) is not node:
                 node.replace_all_uses_with(seen[key])
+                node.graph.erase_node(node)  # or what it was made from would be kept for it
+                continue
+        left.append(node)
+    return left
 
 
 def memory(node: fx.Node) -> list[int]:
@@ -90,7 +108,7 @@ def _read_by_fused(node: fx.Node, place: dict[fx.Node, int], cheap: set[fx.Node]
         user = left.pop()
         if user not in place or not (user in cheap or user.target in _READERS):
             return False
-        if memory(user) == memory(node):  # a view of it
+        if user.target in _VIEWS:
             left.extend(user.users)
     return True
 
@@ -136,27 +154,45 @@ def _bytes(values: Iterable[fx.Node], there: set[int]) -> int:
     return sum(size for at, size in sizes.items() if at not in there)
 
 
+def _later(node: fx.Node, place: dict[fx.Node, int]) -> list[fx.Node]:
+    """Who reads it in later pieces."""
+    return [user for user in node.users if place.get(user, 0) > place[node]]
+
+
+def _in_time(node: fx.Node, place: dict[fx.Node, int], cheap: set[fx.Node]) -> int:
+    """A later piece that is the last to read what a value is made from, before any reads the value.
+
+    Made again there, nobody need keep it until then; what is read is read together. Or 0.
+    """
+    later, roots = _later(node, place), _roots(node, place, cheap)
+    if not later or not roots or any(user not in place for user in node.users):
+        return 0
+    last = min(max(place.get(user, 0) for user in x.users) for x in roots)
+    return last if place[node] < last < min(place[user] for user in later) else 0
+
+
 def _copy(
-    node: fx.Node, place: dict[fx.Node, int], first: dict[int, fx.Node], cheap: set[fx.Node]
+    node: fx.Node,
+    piece: int,
+    users: list[fx.Node],
+    place: dict[fx.Node, int],
+    first: dict[int, fx.Node],
+    cheap: set[fx.Node],
 ) -> None:
-    later = defaultdict[int, list[fx.Node]](list)
-    for user in node.users:
-        if place.get(user, 0) > place[node]:
-            later[place[user]].append(user)
-    for piece, users in later.items():
-        made = dict[fx.Node, fx.Node]()
+    """Makes a value again at the beginning of a piece, for these users."""
+    made = dict[fx.Node, fx.Node]()
 
-        def copied(x: fx.Node, made: dict[fx.Node, fx.Node] = made, piece: int = piece) -> fx.Node:
-            if x is not node and not (x in cheap and place[x] == place[node]):
-                return x
-            if x not in made:
-                for y in x.all_input_nodes:
-                    copied(y)
-                with node.graph.inserting_before(first[piece]):
-                    made[x] = node.graph.node_copy(x, copied)
-                place[made[x]] = piece
-            return made[x]
+    def copied(x: fx.Node) -> fx.Node:
+        if x is not node and not (x in cheap and place[x] == place[node]):
+            return x
+        if x not in made:
+            for y in x.all_input_nodes:
+                copied(y)
+            with node.graph.inserting_before(first[piece]):
+                made[x] = node.graph.node_copy(x, copied)
+            place[made[x]] = piece
+        return made[x]
 
-        new = copied(node)
-        for user in users:
-            user.replace_input_with(node, new)
+    new = copied(node)
+    for user in users:
+        user.replace_input_with(node, new)

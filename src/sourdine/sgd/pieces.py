@@ -37,7 +37,7 @@ def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) 
     if not nodes:
         return compiler(graph)
     changed = {x for node in nodes for y in _changed(node) for x in memory(y)}
-    make_once_(nodes, changed)
+    nodes = make_once_(nodes, changed)
     cuts = _sound(_cuts([hash(_same(x)) for x in nodes]), nodes)
     place = dict[fx.Node, int]()
     for at, (start, end) in enumerate(itertools.pairwise([0, *cuts, len(nodes)])):
