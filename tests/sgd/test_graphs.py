@@ -562,3 +562,23 @@ def compile_and_compare() -> None:
     for one in torch.eye(4):
         assert float(how.sums(data(), one).double().norm()) <= clip
     assert all(how.made), how.graphs.reasons
+
+
+def test_what_somebody_writes_to_an_old_gradient_is_not_added() -> None:
+    """Views of the sums can be kept from a proof; every lot begins from zero all the same."""
+    of = engine(None, graphs=traced)
+    kept: list[Any] = []
+    honest = of.loss
+
+    def keeps(model: Any, batch: Any) -> Any:
+        kept.extend(x.grad for x in model.parameters() if x.grad is not None)
+        return honest(model, batch)
+
+    of.loss = of.graphs.loss = keeps
+    for lot in of.lots():
+        for view in kept:
+            view.fill_(1e6)
+        of._sums(lot)
+        assert float(of._places.flats[0].norm()) < 1e3
+        of.step(lot)
+    assert kept

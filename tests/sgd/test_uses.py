@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from sourdine.sgd import uses  # noqa: E402
+from sourdine.sgd.clipped import scaled  # noqa: E402
 from sourdine.sgd.clipping import Flat  # noqa: E402
 from sourdine.sgd.gpu import add_halves  # noqa: E402
 from sourdine.sgd.uses import Gradients, Lookup, Outer  # noqa: E402
@@ -316,3 +317,50 @@ def test_halves_are_added_up_in_single_precision() -> None:
     torch.testing.assert_close(into, wanted, rtol=1e-5, atol=1e-5)
     with pytest.raises(AssertionError):  # the twin
         torch.testing.assert_close((before + left @ right).float(), wanted, rtol=1e-5, atol=1e-5)
+
+
+class Several:
+    """Stands for the GPU's kernels: norms of several uses at a time, two in one call at most."""
+
+    GHOSTS = 2
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    @staticmethod
+    def fits(left: Any, right: Any) -> bool:
+        return left.dtype == right.dtype == torch.bfloat16
+
+    @staticmethod
+    def ghost_additions(steps: int) -> int:
+        return steps * steps
+
+    def ghosts(self, lefts: Any, rights: Any, least_left: float, least_right: float) -> Any:
+        self.calls.append(len(lefts))
+        squares = [[x.float() @ x.float().mT for x in side] for side in (lefts, rights)]
+        norms = [(x * y).sum(2) for x, y in zip(*squares, strict=True)]
+        ends = zip(squares, (least_left, least_right), strict=True)
+        roots = [
+            [x.diagonal(dim1=1, dim2=2).clamp_min(least).sqrt() for x in own] for own, least in ends
+        ]
+        lengths = [x * y for x, y in zip(*roots, strict=True)]
+        return torch.stack(norms, 1), torch.stack(lengths, 1)
+
+
+def test_norms_of_several_parameters_at_once_leave_none_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of one shape, two of another, and one in single precision, which the kernel does not take."""
+    shapes = [(40, 48)] * 3 + [(48, 40)] * 2 + [(40, 48)]
+    found, true = {}, torch.zeros(2, dtype=torch.float64)
+    for at, (m, n) in enumerate(shapes):
+        left, right = normal(at, 2, 8, m) * (at + 1), normal(at + 50, 2, 8, n)
+        if at < 5:
+            left, right = left.bfloat16(), right.bfloat16()
+        found[f"{at}"] = Gradients(torch.Size((m, n)))
+        found[f"{at}"].add(Outer(left, right))
+        true += (left.double().mT @ right.double()).square().sum((1, 2))
+    kernels = Several()
+    monkeypatch.setattr(uses, "kernels", lambda x: kernels if x.dtype == torch.bfloat16 else None)
+    _, norms = scaled(found, Flat(1.0), 2, torch.device("cpu"))
+    assert kernels.calls == [2, 1, 2]
+    assert (norms.double() >= true.sqrt()).all()
+    assert (norms.double() <= 1.05 * true.sqrt()).all()

@@ -18,15 +18,6 @@ import torch
 from torch import Tensor, fx
 
 _A = torch.ops.aten
-# Besides all that torch marks as elementwise.
-_CHEAP = frozenset(
-    (
-        _A._to_copy.default, _A.reshape.default, _A._unsafe_view.default, _A.t.default,
-        _A.expand.default, _A.transpose.int, _A.permute.default, _A.unsqueeze.default, _A.squeeze.dim,
-        _A.slice.Tensor, _A.select.int, _A.scalar_tensor.default, _A.full.default, _A.arange.default,
-        _A.arange.start, _A.alias.default,
-    )
-)  # fmt: skip
 _VIEWS = frozenset(
     (
         _A.reshape.default, _A.view.default, _A._unsafe_view.default, _A.t.default, _A.expand.default,
@@ -34,6 +25,10 @@ _VIEWS = frozenset(
         _A.select.int, _A.alias.default,
     )
 )  # fmt: skip
+# Besides all that torch marks as elementwise.
+_CHEAP = _VIEWS | {
+    _A._to_copy.default, _A.scalar_tensor.default, _A.full.default, _A.arange.default, _A.arange.start
+}  # fmt: skip
 # Sums, into which compilers fuse what they read. Matrix products want it in memory.
 _READERS = frozenset(
     (_A.sum.dim_IntList, _A.native_layer_norm.default, _A.native_layer_norm_backward.default)

@@ -274,7 +274,10 @@ class Engine(Resuming):
             self._pace(lot.step, made)
             self.optimizer.step()
             if isinstance(self.optimizer, AdamW) and self.optimizer.drop():
-                raise InputError("the optimizer was kept from its step; the sums of this lot are lost.")
+                raise InputError(
+                    "the optimizer was kept from its step, which makes the noise; leave AdamW.step as "
+                    "it is, or take an optimizer of torch. The sums of this lot are gone."
+                )
         except BaseException:
             if self._places is not None:
                 self._places.clear()  # sums without noise: nobody who holds on to .grad sees them

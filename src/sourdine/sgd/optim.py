@@ -166,7 +166,6 @@ class AdamW(torch.optim.Optimizer):
         ]
         settings = move(torch.tensor(given), flat.device)
         kernels(flat).adam_(flat, *noise, table.owners, table.tensors, settings, over)
-        sums.cleared()
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Sums:
                     "float32 weights, and compute in half precision by torch.autocast."
                 )
         self.flats: list[Tensor] = []
-        self._zero, self._shown = True, False
+        self._shown = False
         found: dict[int, Tensor] = {}
         for device in dict.fromkeys(x.device for x in self.parameters):
             own = [x for x in self.parameters if x.device == device]
@@ -72,9 +72,8 @@ class Sums:
 
     def begin(self, shown: bool = True) -> None:
         """Sums of zero, in `.grad`, or there only when somebody asks to `show` them."""
-        if not self._zero:
-            self.clear()
-        self._zero = self._shown = False
+        self.clear()  # even after a step that left zeros: somebody may have kept a view, and written
+        self._shown = False
         if shown:
             self.show()
 
@@ -95,10 +94,6 @@ class Sums:
         for x in self.parameters:
             x.grad = None
         self._shown = False
-
-    def cleared(self) -> None:
-        """Somebody has read the sums and made them zero."""
-        self._zero = True
 
 
 def _shaped(part: Tensor, like: Tensor) -> Tensor:

@@ -25,6 +25,12 @@ def there(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
+def _two(like: Tensor, *shape: int) -> tuple[Tensor, Tensor]:
+    """Room for norms and lengths."""
+    one, other = (like.new_empty(shape, dtype=torch.float32) for _ in range(2))
+    return one, other
+
+
 def additions(steps: int) -> int:
     """Through how many additions a term of `contracted` goes at most, before its parts are added up.
 
@@ -44,8 +50,7 @@ def contracted(
     """
     examples, steps, _ = lefts.shape
     blocks = triton.cdiv(steps, _ROWS)
-    norms = torch.empty(examples, blocks, dtype=torch.float32, device=lefts.device)
-    lengths = torch.empty_like(norms)
+    norms, lengths = _two(lefts, examples, blocks)
     with there(lefts):
         _contracted[(blocks, examples)](
             *(lefts.contiguous(), rights.contiguous(), least_left, least_right, norms, lengths, blocks),
@@ -59,11 +64,7 @@ def contracted(
 
 @contracted.register_fake
 def _(lefts: Tensor, rights: Tensor, least_left: float, least_right: float) -> tuple[Tensor, Tensor]:
-    shape = (lefts.shape[0], -(-lefts.shape[1] // _ROWS))
-    return (
-        lefts.new_empty(shape, dtype=torch.float32),
-        lefts.new_empty(shape, dtype=torch.float32),
-    )
+    return _two(lefts, lefts.shape[0], -(-lefts.shape[1] // _ROWS))
 
 
 @triton.jit
@@ -133,8 +134,7 @@ def ghosts(
     products, which are never in memory. Several at once, as one alone leaves a GPU idle at its end.
     """
     examples, steps, m = lefts[0].shape
-    norms = torch.empty(examples, len(lefts), _tiles(steps), device=lefts[0].device)
-    lengths = torch.empty_like(norms)
+    norms, lengths = _two(lefts[0], examples, len(lefts), _tiles(steps))
     with there(norms):
         _ghosts[(len(lefts) * _tiles(steps), examples)](
             *(tuple(lefts), tuple(rights), least_left, least_right, norms, lengths),
@@ -156,11 +156,7 @@ def _(
     lefts: list[Tensor], rights: list[Tensor], least_left: float, least_right: float
 ) -> tuple[Tensor, Tensor]:
     examples, steps, _ = lefts[0].shape
-    shape = (examples, len(lefts), _tiles(steps))
-    return (
-        lefts[0].new_empty(shape, dtype=torch.float32),
-        lefts[0].new_empty(shape, dtype=torch.float32),
-    )
+    return _two(lefts[0], examples, len(lefts), _tiles(steps))
 
 
 @triton.jit

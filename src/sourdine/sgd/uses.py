@@ -430,6 +430,7 @@ def at_once(found: Mapping[str, Gradients]) -> dict[str, Products]:
             alike[grads.shape, outer.left.shape, outer.right.shape].append((name, outer))
     made = dict[str, Products]()
     for group in alike.values():
+        quick = kernels(group[0][1].left)
         for start in range(0, len(group), quick.GHOSTS):
             names, uses = zip(*group[start : start + quick.GHOSTS], strict=True)
             shape, steps = found[names[0]].shape, uses[0].left.shape[1]
