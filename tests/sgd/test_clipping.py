@@ -88,7 +88,7 @@ def test_ghost_norms_that_cancel(seed: int, clip: float) -> None:
 
 def test_without_the_margin_the_clip_is_exceeded(monkeypatch: Any) -> None:
     monkeypatch.setattr(uses, "ROUNDING", 0.0)
-    monkeypatch.setattr(uses, "_FEATURE", 0.0)
+    monkeypatch.setattr(uses, "FEATURE", 0.0)
     assert max(added(*cancelling(seed), 0.1) for seed in range(40)) > 1.001
 
 

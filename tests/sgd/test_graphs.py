@@ -27,8 +27,8 @@ from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge
 from sourdine.sgd.graphs import Compiler, Graphs, Program, compiled, traced, unchanging
+from sourdine.sgd.rounding import any_order, summed
 from sourdine.sgd.sums import Sums
-from sourdine.sgd.uses import any_order, summed
 
 # The same models in other shapes, and some others, are left out to save time.
 KINDS = [
@@ -393,19 +393,19 @@ def test_a_setting_of_any_module_is_another_graph() -> None:
     shared = torch.nn.Sequential(torch.nn.Identity())
     made.model.first = torch.nn.ModuleList([shared, shared, torch.nn.Sequential(shared)])
     assert look()
-    known = {made.graphs._model}
+    known = {made.graphs._watched.number}
     assert look()
-    assert known == {made.graphs._model}
+    assert known == {made.graphs._watched.number}
     for module in list(made.model.modules()):
         for setting in (1, True):  # equal, but not the same
             module.setting = setting
             assert not look()
-            assert made.graphs._model not in known
-            known.add(made.graphs._model)
+            assert made.graphs._watched.number not in known
+            known.add(made.graphs._watched.number)
             assert look()
     shared[0] = torch.nn.Identity()
     assert not look()
-    assert made.graphs._model not in known
+    assert made.graphs._watched.number not in known
 
 
 def test_what_has_no_graph_is_named() -> None:

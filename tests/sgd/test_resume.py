@@ -385,7 +385,7 @@ def test_an_interrupt_gives_back_what_was_not_run(tmp_path: Path, home: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("where", "counted"), [("clipped_sum", 9), ("add_noise_", 10), ("optimizer", 10)]
+    ("where", "counted"), [("adding.clipped_sum", 9), ("engine.add_noise_", 10), ("optimizer", 10)]
 )
 def test_an_interrupt_within_a_step(
     where: str, counted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -401,7 +401,7 @@ def test_an_interrupt_within_a_step(
             if of.done == 9 and where == "optimizer":
                 monkeypatch.setattr(of.optimizer, "step", interrupt)
             elif of.done == 9:
-                monkeypatch.setattr(f"sourdine.sgd.engine.{where}", interrupt)
+                monkeypatch.setattr(f"sourdine.sgd.{where}", interrupt)
             of.step(lot)
     monkeypatch.undo()
     monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from sourdine.sgd import uses  # noqa: E402
+from sourdine.sgd import rounding, uses  # noqa: E402
 from sourdine.sgd.clipped import scaled  # noqa: E402
 from sourdine.sgd.clipping import Flat  # noqa: E402
 from sourdine.sgd.gpu import add_halves  # noqa: E402
@@ -184,7 +184,7 @@ def test_cancelling_uses_stay_below_the_clip(kinds: tuple[str, ...], monkeypatch
 def test_without_the_margin_they_do_not(kinds: tuple[str, ...], monkeypatch: Any) -> None:
     monkeypatch.setattr(Outer, "forming_pays", False)
     monkeypatch.setattr(uses, "ROUNDING", 0.0)
-    monkeypatch.setattr(uses, "_FEATURE", 0.0)
+    monkeypatch.setattr(uses, "FEATURE", 0.0)
     assert worst(kinds) > 1
 
 
@@ -227,7 +227,7 @@ def test_scaling_in_half_precision(dtype: Any, t: int, clip: float) -> None:
 
 @pytest.mark.parametrize("t", [1, 3])
 def test_half_precision_needs_its_margin(t: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr(uses, "_SCALED", {torch.bfloat16: 0.0})
+    monkeypatch.setattr(uses, "SCALED", {torch.bfloat16: 0.0})
     assert max(added(half(torch.bfloat16, t, seed), 0.37) for seed in range(40)) > 1.0001
 
 
@@ -240,7 +240,7 @@ def test_squares_that_underflow(t: int, monkeypatch: Any) -> None:
 
     monkeypatch.setattr(Outer, "forming_pays", False)
     assert added(tiny(), 1e-8) <= 1
-    monkeypatch.setattr(uses, "_LOST", 0.0)
+    monkeypatch.setattr(uses, "LOST", 0.0)
     assert added(tiny(), 1e-8) > 10
 
 
@@ -253,7 +253,7 @@ def test_long_rows(count: int, equal: bool) -> None:
 
 
 def test_long_rows_added_one_by_one_are_off(monkeypatch: Any) -> None:
-    monkeypatch.setattr(uses, "_STRETCH", 1 << 40)
+    monkeypatch.setattr(rounding, "_STRETCH", 1 << 40)
     with pytest.raises(AssertionError):
         test_long_rows(4_000_000, True)
 

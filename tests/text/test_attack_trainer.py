@@ -19,6 +19,7 @@ from sourdine.data.corpus import read_corpus
 from sourdine.errors import BudgetError, InputError
 from sourdine.events import Event, GaussianEvent, ParallelEvent, PoissonEvent
 from sourdine.ledger import Ledger
+from sourdine.sgd import adding as adding_room
 from sourdine.sgd import engine as engine_room
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.folder import Folder
@@ -352,7 +353,7 @@ class Executed:
         self.steps: list[float] = []
         self.counts: list[tuple[int, float]] = []
         self.clips: set[float] = set()
-        draw, add, summed = PoissonLots.draw, engine_room.add_noise_, engine_room.clipped_sum
+        draw, add, summed = PoissonLots.draw, engine_room.add_noise_, adding_room.clipped_sum
         noisy = releases.noisy
 
         def drawn(lots: Any, step: int, source: Any) -> Any:
@@ -372,7 +373,7 @@ class Executed:
             return noisy(values, less * deviation, source)
 
         monkeypatch.setattr(PoissonLots, "draw", drawn)
-        monkeypatch.setattr(engine_room, "clipped_sum", clipped)
+        monkeypatch.setattr(adding_room, "clipped_sum", clipped)
         monkeypatch.setattr(engine_room, "add_noise_", added)
         monkeypatch.setattr(releases, "noisy", counted)
 

@@ -19,8 +19,8 @@ from sourdine.errors import InputError
 from sourdine.events import ParallelEvent
 from sourdine.ledger import Ledger
 from sourdine.sgd import Engine
+from sourdine.sgd import adding as adding_room
 from sourdine.sgd import clipped as clipped_room
-from sourdine.sgd import engine as engine_room
 from sourdine.sgd.sampling import PoissonLots
 from sourdine.text import trainer as room
 from sourdine.text.strategies import STRATEGIES
@@ -251,7 +251,7 @@ def test_a_folder_in_use(data: Any, model: str, tmp_path: Path) -> None:
 def test_memory_that_runs_out_halves_the_batch(
     data: Any, model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, sizes = engine_room.clipped_sum, []
+    real, sizes = adding_room.clipped_sum, []
 
     def small(net: Any, losses: Any, clip: Any, *, examples: int, **more: Any) -> Any:
         sizes.append(examples)
@@ -259,11 +259,11 @@ def test_memory_that_runs_out_halves_the_batch(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(net, losses, clip, examples=examples, **more)
 
-    monkeypatch.setattr(engine_room, "clipped_sum", small)
+    monkeypatch.setattr(adding_room, "clipped_sum", small)
     run = trainer(data, model, trains="bitfit", batch_size=64, steps=2).fit()
     assert sizes[:3] == [64, 32, 16] and max(sizes[3:]) == 16
     assert verify(run.folder).passed
-    monkeypatch.setattr(engine_room, "clipped_sum", _always_full)
+    monkeypatch.setattr(adding_room, "clipped_sum", _always_full)
     with pytest.raises(InputError, match="one unit alone does not fit"):
         trainer(data, model, trains="bitfit", batch_size=4, steps=2).fit()
 
@@ -314,7 +314,7 @@ def test_no_secret_is_in_the_folder(
 
     monkeypatch.setattr(rng.Source, "__init__", keyed)
     monkeypatch.setattr(PoissonLots, "draw", draw)
-    monkeypatch.setattr(engine_room, "clipped_sum", sums)
+    monkeypatch.setattr(adding_room, "clipped_sum", sums)
     out = tmp_path / "out"
     trainer(data, model, trains="bitfit", output_dir=out, steps=3).fit()
     assert keys and lots and private

@@ -186,6 +186,33 @@ def poisson(lot_size: float | None, units: int, records: int | None, adjacency: 
     return PoissonLots(units if records is None else records, lot_size)
 
 
+def planned(
+    lots: Lots | None,
+    lot_size: float | None,
+    units: int,
+    count: int,
+    records: int | None,
+    adjacency: str,
+) -> Lots:
+    """The way to draw lots: the one given, if it fits, or Poisson lots.
+
+    units: of the data; count: with those made for an audit, which no declared number of records holds.
+    """
+    if lots is None:
+        declared = None if records is None else checks.whole("records", records) + count - units
+        return poisson(lot_size, count, declared, adjacency)
+    if adjacency == "add-remove" and not isinstance(lots, PoissonLots):
+        raise InputError("under add-remove the number of records is private: use Poisson lots.")
+    # Under add-remove the lots' own number of records is the declared one, whatever there is.
+    there = lots.records if adjacency == "add-remove" else count
+    if (lot_size or lots.lot_size, records or there) != (lots.lot_size, lots.records):
+        raise InputError(
+            f"the lots are of size {lots.lot_size:g} out of {lots.records}; lot_size is {lot_size} "
+            f"and there are {records or there} units. Leave lot_size and records to the lots."
+        )
+    return lots
+
+
 def adjacency(budget: Budget | Ledger | None) -> str:
     """That of the budget or ledger; without one, zero-out."""
     if isinstance(budget, Ledger):

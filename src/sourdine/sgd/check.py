@@ -128,3 +128,24 @@ def compare(model: nn.Module, loss: Loss, together: Any, alone: Sequence[Any]) -
             "counts over the batch, and padding must not change them (mask it, or pad to one length)."
         )
     return worst
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> None:
+    """What is trained must be what the optimizer moves, once a step."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise InputError(
+            "LBFGS looks at the loss several times a step, without noise; use another one."
+        )
+    moved = {id(x) for group in optimizer.param_groups for x in group["params"]}
+    for name, parameter in parameters.items():
+        if id(parameter) not in moved:
+            raise InputError(
+                f"{name} requires a gradient, but the optimizer does not have it: it would use up the "
+                "clip for nothing. Freeze it (requires_grad_(False)) or give it to the optimizer."
+            )
+    if strange := len(moved - {id(x) for x in parameters.values()}):
+        frozen = [x for group in optimizer.param_groups for x in group["params"] if not x.requires_grad]
+        if strange > len(frozen):
+            raise InputError(
+                f"the optimizer moves {strange - len(frozen)} tensors that the model does not have."
+            )

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import Knowledge, gradients, trained
-from sourdine.sgd.uses import Gradients, Products, Recent, at_once, exactly, square, summed, up
+from sourdine.sgd.rounding import exactly, square, summed, up
+from sourdine.sgd.uses import Gradients, Products, Recent, at_once
 
 __all__ = ["Clipped", "clipped_sum"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from sourdine import checks
 from sourdine.errors import InputError
-from sourdine.sgd.uses import summed
+from sourdine.sgd.rounding import summed
 
 # Roots, quotients and the scaling itself round too, each by 2^-24 at most, and a few times that where a
 # compiler for GPUs makes them; this covers them all.

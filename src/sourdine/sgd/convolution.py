@@ -19,9 +19,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from sourdine.sgd.layout import Layout
+from sourdine.sgd.rounding import wide
 from sourdine.sgd.rules import Kwargs, signature, write
 from sourdine.sgd.tape import Function, Tape, Use, rule
-from sourdine.sgd.uses import Outer, Recent, wide
+from sourdine.sgd.uses import Outer, Recent
 
 Pair = tuple[int, int]
 

@@ -15,28 +15,25 @@ returns nothing, and nothing of it is kept.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 
 from sourdine import checks, rng
 from sourdine.budget import Budget
 from sourdine.errors import InputError
 from sourdine.ledger import Ledger
+from sourdine.sgd.adding import Adding, largest
 from sourdine.sgd.agreement import agreement, digest
 from sourdine.sgd.ahead import Ahead, Lot
-from sourdine.sgd.batches import Batch, Collate, Dataset, Units, batches, move
+from sourdine.sgd.batches import Collate, Dataset, Units, move
 from sourdine.sgd.canaries import Canaries
-from sourdine.sgd.charge import Charge, adjacency, poisson
-from sourdine.sgd.check import Loss, compare, refuse
-from sourdine.sgd.clipped import Clipped, clipped_sum
+from sourdine.sgd.charge import Charge, adjacency, planned
+from sourdine.sgd.check import Loss, check_optimizer, compare, refuse
 from sourdine.sgd.clipping import Adaptive, Clip, Flat
 from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
 from sourdine.sgd.folder import Folder
@@ -54,7 +51,7 @@ _CHECKED = 6  # examples in a comparison with brute force
 _CHECKED_LOTS = 2  # so many lots are compared, beside the data before the first
 
 
-class Engine(Resuming):
+class Engine(Adding, Resuming):
     """A private training run; see the top of this file.
 
     budget: a Budget; a Ledger that the run is charged to; or None, with noise_multiplier and delta, to
@@ -109,7 +106,7 @@ class Engine(Resuming):
         self.clip = clip if isinstance(clip, Clip) else Flat(clip)
         self.collate, self.done = collate, 0
         self._parameters = trained(model)
-        _check_optimizer(optimizer, self._parameters)
+        check_optimizer(optimizer, self._parameters)
         self._device = next(iter(self._parameters.values())).device
         self._units, self.canaries = Units(dataset, users, most_per_user), canaries
         self._count = len(self._units) + (0 if canaries is None else canaries.count)
@@ -132,7 +129,7 @@ class Engine(Resuming):
             self.charge = budget
             self._processes.check(budget.lots)
         else:
-            lots = self._planned(lots, lot_size, records, adjacency(budget))
+            lots = planned(lots, lot_size, len(self._units), self._count, records, adjacency(budget))
             self._processes.check(lots)
             self.charge = Charge(
                 budget,
@@ -146,7 +143,7 @@ class Engine(Resuming):
                 processes=self._processes,
             )
         lots = self.plan = self.charge.lots
-        size = _largest(lots, most_per_user, self._device) if batch_size is None else batch_size
+        size = largest(lots, most_per_user, self._device) if batch_size is None else batch_size
         self.batch_size = checks.whole("batch_size", size)
         self._split = (self.noise_multiplier, 0.0)
         if isinstance(self.clip, Adaptive):
@@ -186,25 +183,6 @@ class Engine(Resuming):
             raise InputError("correlated noise needs a clip that stays as it is; use a fixed one.")
         if self.canaries is not None and not isinstance(self.plan, PoissonLots):
             raise InputError("canaries are drawn by Poisson lots; audit a run that has them.")
-
-    def _planned(
-        self, lots: Lots | None, lot_size: float | None, records: int | None, adjacent: str
-    ) -> Lots:
-        """The way to draw lots: the one given, if it fits, or Poisson lots."""
-        if lots is None:
-            extra = self._count - len(self._units)
-            declared = None if records is None else checks.whole("records", records) + extra
-            return poisson(lot_size, self._count, declared, adjacent)
-        if adjacent == "add-remove" and not isinstance(lots, PoissonLots):
-            raise InputError("under add-remove the number of records is private: use Poisson lots.")
-        # Under add-remove the lots' own number of records is the declared one, whatever there is.
-        there = lots.records if adjacent == "add-remove" else self._count
-        if (lot_size or lots.lot_size, records or there) != (lots.lot_size, lots.records):
-            raise InputError(
-                f"the lots are of size {lots.lot_size:g} out of {lots.records}; lot_size is {lot_size} "
-                f"and there are {records or there} units. Leave lot_size and records to the lots."
-            )
-        return lots
 
     @property
     def noise_multiplier(self) -> float:
@@ -287,23 +265,6 @@ class Engine(Resuming):
             raise
         self.optimizer.zero_grad()
 
-    def _check_trained(self) -> None:
-        """Whether all that is trained gets noise, and nobody else looks at the sums before."""
-        places = None if self.graphs is None else self._places
-        if places is not None and places.kept_by(self.optimizer):
-            raise InputError(
-                "the optimizer keeps gradients as they are, and graphs add the next lot up in the same "
-                "memory; have it keep copies (clone), or leave graphs out."
-            )
-        own = {id(x) for x in self._parameters.values()}
-        moved = (x for group in self.optimizer.param_groups for x in group["params"])
-        strange = any(x.grad is not None and id(x) not in own for x in moved)
-        if strange or {id(x) for x in trained(self.model).values()} != own:
-            raise InputError(
-                "what is trained has changed since the engine was made (a layer was frozen, unfrozen "
-                "or replaced); make a new engine, which is charged anew."
-            )
-
     def stop(self, because: str = "interrupt") -> None:
         """Ends the run. Reasons are those of Ledger.settle; nothing more can be drawn afterwards.
 
@@ -360,105 +321,6 @@ class Engine(Resuming):
 
     # One step, in parts
 
-    def _sums(self, lot: Lot) -> Tensor:
-        """The clipped sums of the lot in .grad, and its sum of b - 1/2 (see Adaptive).
-
-        Where the GPU's memory runs out, the same lot is cut into batches of half the size: nothing was
-        drawn but the lot, so the guarantee is the same.
-        """
-        by_graphs = self.graphs is not None
-        while True:
-            if self.graphs is None:  # before there is another
-                self._places = None
-                self.optimizer.zero_grad()
-            if self._places is None:
-                self._places = Sums(self._parameters.values())
-            self._places.begin(shown=not by_graphs)
-            if self.graphs is not None:
-                self.graphs.begin(self._places)
-            below = torch.zeros((), device=self._device)
-            try:
-                with self._reseeded(lot.step):
-                    for batch in self._batches(lot):
-                        below += self._add(batch, by_graphs)
-                if not self._places.whole():
-                    raise InputError(
-                        "the loss, the model or a hook has put something else in .grad, which would "
-                        "get no noise; leave .grad to the engine."
-                    )
-                self._check_trained()
-                if self.graphs is None:
-                    return below
-                step = lot.step + 1
-                if step < self.steps and step % self._save_every and not self._off_pace:
-                    self._ahead.look(step, self._streams, self.batch_size)
-                if not by_graphs or self.graphs.sound():
-                    return below
-                by_graphs = False  # something in this lot is for the eager code to judge
-                continue
-            except torch.OutOfMemoryError:
-                if self.batch_size <= self._units.most:
-                    raise InputError(
-                        "one unit alone does not fit into the GPU's memory; cut texts shorter, or take "
-                        "a smaller model. What was reserved stays charged; the run can go on elsewhere."
-                    ) from None
-            self.batch_size = max(self._units.most, self.batch_size // 2)
-            if self.graphs is not None:
-                self.graphs.forget()
-            torch.cuda.empty_cache()
-
-    def _batches(self, lot: Lot) -> Iterator[Batch]:
-        size, few = self.batch_size, self.graphs is not None
-        if (begun := lot.begun(size)) is not None:
-            return begun
-        source = self._streams.at("examples", lot.step)
-        return batches(self._units, lot._units, size, self.collate, self._device, source, few=few)
-
-    def _add(self, batch: Batch, by_graphs: bool) -> Tensor | float:
-        """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive)."""
-        most = self._units.most
-        cuda = self._device.type == "cuda"
-        state = torch.cuda.get_rng_state(self._device) if cuda else torch.get_rng_state()
-
-        def reseed() -> None:  # a forward pass that has to be made twice drops the same
-            if cuda:
-                torch.cuda.set_rng_state(state, self._device)
-            else:
-                torch.set_rng_state(state)
-
-        def losses() -> Tensor:
-            reseed()
-            return self.loss(self.model, batch.data)
-
-        def eagerly() -> Clipped:
-            if self._places is not None:
-                self._places.show()
-            return clipped_sum(
-                self.model,
-                losses,
-                self.clip,
-                examples=batch.units * most,
-                weights=None if batch.full else batch.weights,
-                per_unit=most,
-                knowledge=self._knowledge,
-            )
-
-        if self.graphs is not None and by_graphs:
-            given = [x for x in pytree.tree_leaves(batch.data) if isinstance(x, Tensor)]
-            versions = [x._version for x in given]
-            result = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed)
-            if versions != [x._version for x in given]:
-                raise InputError(
-                    "the loss or the model changes its batch in place, and by graphs a batch may be "
-                    "made more than once; have it work on a copy."
-                )
-        else:
-            result = eagerly()
-        if not isinstance(self.clip, Adaptive):
-            return 0.0
-        there = batch.weights.view(-1, most).amax(1) > 0
-        return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
-
     def _finish(self, step: int, below: Tensor) -> None:
         """Adds up over processes, adds the noise once in total, divides by the planned lot size.
 
@@ -500,43 +362,3 @@ class Engine(Resuming):
         if sums is None or not isinstance(own, AdamW):
             return False
         return own.take(sums, deviation, source, self.plan.lot_size)
-
-    @contextmanager
-    def _reseeded(self, step: int) -> Iterator[None]:
-        """Dropout from the step's own stream: a step that is run again must be the same step."""
-        devices = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices):
-            seed = self._streams.at("model", step).below(1 << 63)
-            torch.default_generator.manual_seed(seed)  # torch's own function would seed every device
-            if devices:
-                with torch.cuda.device(self._device):
-                    torch.cuda.manual_seed(seed)
-            yield
-
-
-def _largest(lots: Lots, most_per_user: int, device: torch.device) -> int:
-    """The batch size to begin with: 64 units on a CPU; on a GPU a whole lot, which may be halved."""
-    if device.type == "cpu":
-        return 64 * most_per_user
-    return most_per_user * (1 << math.ceil(math.log2(max(1.0, lots.lot_size))))
-
-
-def _check_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, Tensor]) -> None:
-    """What is trained must be what the optimizer moves, once a step."""
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise InputError(
-            "LBFGS looks at the loss several times a step, without noise; use another one."
-        )
-    moved = {id(x) for group in optimizer.param_groups for x in group["params"]}
-    for name, parameter in parameters.items():
-        if id(parameter) not in moved:
-            raise InputError(
-                f"{name} requires a gradient, but the optimizer does not have it: it would use up the "
-                "clip for nothing. Freeze it (requires_grad_(False)) or give it to the optimizer."
-            )
-    if strange := len(moved - {id(x) for x in parameters.values()}):
-        frozen = [x for group in optimizer.param_groups for x in group["params"] if not x.requires_grad]
-        if strange > len(frozen):
-            raise InputError(
-                f"the optimizer moves {strange - len(frozen)} tensors that the model does not have."
-            )

@@ -4,16 +4,15 @@ Forward pass, backward pass, norms, factors and sums (sgd/clipped.py) are traced
 Python runs between them. A graph can be given to torch's compiler, which fuses what it can; on a GPU it
 is recorded and replayed (sgd/replay.py).
 
-Guarantee: a graph holds no decision that depended on data. It is traced with tensors that have shapes
-but no values; a model that looks at values is left to the eager code, and the reason kept. Where the
-eager code itself looks at values (rows that move, gradients that are not finite), the graph answers
-whether its sums may be used; if not, the whole lot is made again eagerly. Proofs that rows are told
-apart (sgd/gradients.py) go on as often as without graphs. Whenever one is made, the graph is held
-against the eager code on the same batch: a model that was changed since, by a setting that is no
-tensor, gets a new graph.
+Guarantee: a graph holds no decision that depended on data (sgd/tracing.py); a model that looks at
+values is left to the eager code, and the reason kept. Where the eager code itself looks at values (rows
+that move, gradients that are not finite), the graph answers whether its sums may be used; if not, the
+whole lot is made again eagerly. Proofs that rows are told apart (sgd/gradients.py) go on as often as
+without graphs. Whenever one is made, the graph is held against the eager code on the same batch: a
+model that was changed since, by a setting that nobody sees (sgd/watched.py), gets a new graph.
 
 Rounding: a compiler may add up in any order, so norms are summed in a way for which none does harm
-(`any_order` in sgd/uses.py), and it is told to keep the roundings to half precision.
+(`any_order` in sgd/rounding.py), and it is told to keep the roundings to half precision.
 
 What a batch may hold is tensors and plain values; no other tensor may come into a graph, where it would
 stay as it is.
@@ -25,37 +24,30 @@ by the clock, and a graph may be some batches behind a model that something else
 
 from __future__ import annotations
 
-import logging
-import re
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from sourdine.errors import InputError
 from sourdine.sgd.batches import Batch
-from sourdine.sgd.clipped import Clipped, add_sums_, full_precision, scaled
+from sourdine.sgd.clipped import Clipped, full_precision
 from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
-from sourdine.sgd.gradients import Knowledge, NotProved, gradients, often, trained
+from sourdine.sgd.gradients import Knowledge, NotProved, often
 from sourdine.sgd.pieces import by_pieces
 from sourdine.sgd.replay import Replay
 from sourdine.sgd.sums import Sums
-from sourdine.sgd.uses import any_order
+from sourdine.sgd.tracing import Answer, Loss, half, reason, trace
+from sourdine.sgd.watched import PLAIN, Watched, shape
 
-Loss = Callable[[nn.Module, Any], Tensor]
-Answer = tuple[Tensor, Tensor, Tensor]
-"""Norms, losses, and whether the sums may be used."""
 Program = Callable[[list[Tensor], Any, Tensor, list[Tensor]], Answer]
 """program(owned, data, weights, sums) adds the clipped sum of a batch to `sums`, in place."""
 Compiler = Callable[[fx.GraphModule], Program]
-_PLAIN = frozenset((type(None), bool, int, float, str))
 _MOST = 32  # shapes
 
 
@@ -126,8 +118,6 @@ class Graphs:
         self.made: list[bool] = []
         """Of the batches of this lot: whether each was made by its graph."""
         self._graphs: dict[Hashable, _Graph] = {}
-        self._models: dict[Hashable, int] = {}
-        self._last: tuple[list[Any], list[type], list[Any]] = ([], [], [])
         self._changed = False
         self._sums: Sums | None = None
         self._pool: Any = None
@@ -140,7 +130,7 @@ class Graphs:
                 raise InputError("graphs need all that is trained on one device.")
             self._sums, self._flat = sums, sums.flats[0]
             self._usable = torch.ones((), dtype=torch.bool, device=self._flat.device)
-            self._look_at_model()
+            self._watched = Watched(self.model, by_place=self._flat.is_cuda)
         self._usable.fill_(True)
         self._changed = False
         self.made.clear()
@@ -225,7 +215,7 @@ class Graphs:
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever a model does that cannot be traced or compiled
-                self.reasons[key] = _reason(error)
+                self.reasons[key] = reason(error)
             return None  # perhaps the next batch tells
         finally:
             self._flat.zero_() if kept is None else self._flat.copy_(kept)
@@ -249,15 +239,23 @@ class Graphs:
     def _new(self, batch: Batch, clip: Clip, knowledge: Knowledge) -> _Graph:
         if knowledge.open:  # low-rank additions that are zero as yet, say
             raise NotProved
-        found = self._trace(batch, clip, knowledge)
+        found = trace(
+            self._watched,
+            self.loss,
+            batch,
+            self._parts(),
+            clip,
+            per_unit=self.per_unit,
+            knowledge=knowledge,
+        )
         program = self.compiler(found)
         if self._flat.is_cuda:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
-            given = (self._given, batch.data, batch.weights, self._parts())
+            given = (self._watched.given, batch.data, batch.weights, self._parts())
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
                 program = Replay(program, *given, pool=self._pool)
-        return _Graph(program, _half(found))
+        return _Graph(program, half(found))
 
     def _right(
         self, graph: _Graph, batch: Batch, wanted: Tensor, reseed: Callable[[], object]
@@ -277,38 +275,9 @@ class Graphs:
         return alike and float(self._flat.square().sum()) <= tolerance**2 * size + 1e-30
 
     def _look_at_model(self) -> bool:
-        """Whether the model has changed since `begin`, in what a graph holds on to.
-
-        That has a number then: tensors, and settings that are none.
-        Modules are gone through without `modules()` and its generators in generators, which are slow.
-        """
-        plain, tensors = list[Any](), list[Tensor | None]()
-        modules, seen = [self.model], {self.model}
-        for module in modules:  # which grows on the way
-            own = vars(module)
-            plain += [x for x in own.values() if type(x) in _PLAIN]
-            tensors += own["_parameters"].values()
-            tensors += own["_buffers"].values()
-            inner = [x for x in own["_modules"].values() if x is not None and x not in seen]
-            modules += dict.fromkeys(inner)
-            seen.update(inner)
-        places = [(id(x), x.requires_grad, x.data_ptr()) for x in tensors if x is not None]
-        now = (plain, list(map(type, plain)), places)
-        if now == self._last:
-            return self._changed
-        self._last, self._changed = now, True
-        self._owned = _owned(self.model)
-        self._given = [x.detach() for x in self._owned]
-        settings = [
-            (name, type(value), value)
-            for module in self.model.modules()
-            for name, value in vars(module).items()
-            if type(value) in _PLAIN
-        ]
-        where = tuple(x.data_ptr() for x in self._owned) if self._flat.is_cuda else ()
-        found = tuple(map(_shape, self._owned)), tuple(settings), where
-        self._model = self._models.setdefault(found, len(self._models))
-        return True
+        """Whether the model has changed since `begin`."""
+        self._changed |= self._watched.changed()
+        return self._changed
 
     def _key(self, batch: Batch, clip: Clip) -> Hashable:
         """What has to be equal for two batches to share a graph."""
@@ -316,8 +285,8 @@ class Graphs:
         device = batch.weights.device.type
         return (
             structure,
-            tuple(_shape(x) if type(x) is Tensor else (type(x), repr(x)) for x in leaves),
-            self._model,
+            tuple(shape(x) if type(x) is Tensor else (type(x), repr(x)) for x in leaves),
+            self._watched.number,
             repr(clip),
             batch.units,
             (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)),
@@ -328,121 +297,14 @@ class Graphs:
         cpu = self._flat.device.type == "cpu"
         kind = full_precision(self._flat.device) if cpu else torch.autocast("cuda", enabled=False)
         with torch.no_grad(), kind:
-            return program(self._given, batch.data, batch.weights, self._parts())
+            return program(self._watched.given, batch.data, batch.weights, self._parts())
 
     def _parts(self) -> list[Tensor]:
         return [] if self._sums is None else self._sums.parts
 
-    def _trace(self, batch: Batch, clip: Clip, knowledge: Knowledge) -> fx.GraphModule:
-        owned, knowledge.denied = self._owned, []
-
-        def run(given: list[Tensor], data: Any, weights: Tensor, sums: list[Tensor]) -> Answer:
-            new = [
-                x.detach().requires_grad_(old.requires_grad)
-                for x, old in zip(given, owned, strict=True)
-            ]
-            with _exchanged(self.model, dict(zip(map(id, owned), new, strict=True))):
-                return self._whole(data, weights, sums, clip, knowledge)
-
-        said = logging.getLogger("torch._subclasses.fake_tensor")
-        silent, said.disabled = said.disabled, True  # what cannot be traced is in `reasons`
-        try:
-            with torch.no_grad(), full_precision(batch.weights.device):
-                tracer = make_fx(run, tracing_mode="fake")
-                found = tracer(self._given, batch.data, batch.weights, self._parts())
-        finally:
-            knowledge.denied, said.disabled = None, silent
-        constants = (getattr(found, x.target) for x in found.graph.nodes if x.op == "get_attr")
-        least = 0 if len(batch.weights) == 1 else 1  # what has one number may be of one example
-        if any(isinstance(x, Tensor) and x.dim() and x.numel() > least for x in constants):
-            raise InputError("the loss makes tensors of what is no input; they would stay as they are")
-        kept = (x for module in self.model.modules() for x in pytree.tree_leaves(vars(module)))
-        if any(isinstance(x, FakeTensor) for x in kept):
-            raise InputError("the model keeps tensors from one batch to the next")
-        return found
-
-    def _whole(
-        self, data: Any, weights: Tensor, sums: list[Tensor], clip: Clip, knowledge: Knowledge
-    ) -> Answer:
-        """Everything from a batch to its clipped sums, and whether they may be used."""
-        found, values = gradients(
-            self.model,
-            lambda: self.loss(self.model, data),
-            examples=len(weights),
-            weights=weights,
-            per_unit=self.per_unit,
-            knowledge=knowledge,
-        )
-        with torch.no_grad(), any_order():
-            factors, norms = scaled(found, clip, len(values) // self.per_unit, values.device)
-            for x, own in zip(trained(self.model).values(), sums, strict=True):
-                x.grad = own
-            add_sums_(self.model, found, factors, None)
-            usable = torch.isfinite(norms).all()
-            for wrong in knowledge.denied or ():
-                usable = usable & ~wrong
-        return norms, values, usable
-
 
 def _problem(batch: Batch, clip: Clip) -> str:
     """Why batches like this one get no graph, whatever the model."""
-    if any(type(x) not in (Tensor, *_PLAIN) for x in pytree.tree_leaves(batch.data)):
+    if any(type(x) not in (Tensor, *PLAIN) for x in pytree.tree_leaves(batch.data)):
         return "a batch holds something that is neither a tensor nor a plain number or text"
     return "" if type(clip) in (Flat, Automatic, PerLayer) else "the clip moves with every step"
-
-
-def _reason(error: Exception) -> str:
-    """One line: what went wrong, or below a compiler what went wrong at its bottom."""
-    lines = str(error).splitlines() or [""]
-    if isinstance(error, InputError):
-        return lines[0]
-    causes = [x.strip() for x in lines if re.match(r"\s*[\w.]*(Error|Exception): .", x)]
-    return f"{type(error).__name__}: {(causes or lines[:1])[-1][:200]}"
-
-
-def _owned(model: nn.Module) -> list[Tensor]:
-    """Parameters and buffers, each once."""
-    return [*model.parameters(), *model.buffers()]
-
-
-@contextmanager
-def _exchanged(model: nn.Module, new: Mapping[int, Tensor]) -> Iterator[None]:
-    """Other tensors in the place of parameters and buffers, wherever a module holds them.
-
-    torch.func.functional_call leaves modules that have two names with the new ones. What modules keep
-    from a forward pass in attributes has no values while a graph is traced, and is taken off again.
-    """
-    attributes = [(module, dict(vars(module))) for module in model.modules()]
-    inside = [
-        (x, x.copy()) for _, own in attributes for x in own.values() if isinstance(x, dict | list)
-    ]
-    kept: list[tuple[Any, Any, Tensor]] = []
-    for module in model.modules():
-        flat = getattr(module, "_flat_weights", None)  # of recurrent layers
-        places: list[Any] = [module._parameters, module._buffers]
-        for place in places + ([] if flat is None else [flat]):
-            names = range(len(place)) if isinstance(place, list) else list(place)
-            kept += [(place, name, place[name]) for name in names if id(place[name]) in new]
-    for place, name, old in kept:
-        place[name] = new[id(old)]
-    try:
-        yield
-    finally:
-        for module, before in attributes:
-            vars(module).clear()
-            vars(module).update(before)
-        for now, then in inside:
-            now.clear()
-            now.update(then) if isinstance(now, dict) else now.extend(then)
-        for place, name, old in kept:
-            place[name] = old
-
-
-def _shape(x: Tensor) -> tuple[Any, ...]:
-    return x.shape, x.stride(), x.storage_offset(), x.dtype, x.device, x.requires_grad
-
-
-def _half(found: fx.GraphModule) -> bool:
-    """Whether something in it is in half precision."""
-    values = (node.meta.get("val") for node in found.graph.nodes)
-    return any(isinstance(x, Tensor) and x.is_floating_point() and x.itemsize < 4 for x in values)

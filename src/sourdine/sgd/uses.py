@@ -15,44 +15,31 @@ example contribute more than the clip. <Outer, Outer'> = sum_ts <left_t, left'_s
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sourdine.sgd.gpu import add_halves, kernels, product
+from sourdine.sgd.gpu import add_halves, kernels
+from sourdine.sgd.rounding import (
+    FEATURE,
+    LOST,
+    ROUNDING,
+    SCALED,
+    add_product_,
+    exactly,
+    padded,
+    plus,
+    products,
+    square,
+    summed,
+    times,
+    wide,
+)
 
-# Rounding of inner products and of sums of them in single precision, as a share of the sum of absolute
-# values: 2^-22, and 2^-24 more for every 1024 features. The worst that was measured, all of them equal,
-# stays below this and the margin of sgd/clipping.py together.
-ROUNDING = 2.0**-22
-_FEATURE = 2.0**-34
-# Squares below 2^-126 are lost, for each feature; a share ROUNDING of this makes up for it.
-_LOST = 2.0**-126 / ROUNDING
-_HALF = (torch.bfloat16, torch.float16)
-# Scaling rounds once to bfloat16. Scaled down to float16, small gradients would fall among numbers with
-# few digits: there everything is added up in single precision.
-_SCALED = {torch.bfloat16: 2.0**-8}
-_STRETCH = 256
-_MANY = 4096
-_ANY_ORDER = ContextVar("any order", default=False)
-_FEW = 16
-_LEVEL = 2.0**-20  # of a level of sums by sixteens: 15 additions, each off by 2^-24 at most
 _SMALL = 2**14  # numbers of an example
 ALIGNED = 64  # features that a GPU's products of halves take at a time
-
-
-@contextmanager
-def any_order() -> Iterator[None]:
-    """While a graph is traced: its compiler may add terms up one after the other, or as it likes."""
-    token = _ANY_ORDER.set(True)
-    try:
-        yield
-    finally:
-        _ANY_ORDER.reset(token)
 
 
 @dataclass
@@ -79,19 +66,19 @@ class Outer:
     def add_sum_(self, into: Tensor, factors: Tensor) -> None:
         """into += sum_it factors[i] left[i, t] (x) right[i, t], as one matrix product."""
         left, right, scale = self.left, self.right, factors[:, None, None]
-        if left.dtype != right.dtype or left.dtype not in _SCALED:
+        if left.dtype != right.dtype or left.dtype not in SCALED:
             left, right = wide(left), wide(right)
         if left.shape[2] <= right.shape[2]:
-            left = _times(left, scale)
+            left = times(left, scale)
         else:
-            right = _times(right, scale)
+            right = times(right, scale)
         if all(x.stride(0) < x.stride(1) for x in (left, right)):  # time first: no copy in that order
             left, right = left.transpose(0, 1), right.transpose(0, 1)
         left, right, into = left.flatten(0, 1).t(), right.flatten(0, 1), into.view(len(into), -1)
         m, n = into.shape  # without features of zeros
-        if left.dtype in _SCALED and left.is_cuda and (m, n) == (len(left), right.shape[1]):
+        if left.dtype in SCALED and left.is_cuda and (m, n) == (len(left), right.shape[1]):
             add_halves(into, left, right)
-        elif left.dtype in _SCALED and left.is_cuda:  # cuBLAS is slower without those zeros
+        elif left.dtype in SCALED and left.is_cuda:  # cuBLAS is slower without those zeros
             into += torch.mm(left, right, out_dtype=torch.float32)[:m, :n]
         else:
             add_product_(into, wide(left)[:m], wide(right)[:, :n])
@@ -99,10 +86,10 @@ class Outer:
     def aligned(self) -> Outer:
         """With features of zeros, so that products of halves on a GPU run at full speed."""
         kind = self.left.dtype
-        if not self.left.is_cuda or kind not in _SCALED or self.right.dtype != kind:
+        if not self.left.is_cuda or kind not in SCALED or self.right.dtype != kind:
             return self
         return Outer(
-            *(x if x.shape[2] < ALIGNED else _padded(x, ALIGNED) for x in (self.left, self.right))
+            *(x if x.shape[2] < ALIGNED else padded(x, ALIGNED) for x in (self.left, self.right))
         )
 
     def drop(self, rows: Tensor) -> None:
@@ -220,8 +207,8 @@ class Gradients:
     def _products(self, outer: Outer, recent: Recent) -> Products:
         m, n = self.shape[0], self.shape[1:].numel()
         norms, length, off = _ghost(outer, m, n, recent)
-        half = _SCALED.get(outer.left.dtype, 0.0)  # scaling in half precision rounds once more
-        return Products(norms, length, ROUNDING + (m + n) * _FEATURE + off, half)
+        half = SCALED.get(outer.left.dtype, 0.0)  # scaling in half precision rounds once more
+        return Products(norms, length, ROUNDING + (m + n) * FEATURE + off, half)
 
     def squares(self, recent: Recent | None = None) -> tuple[Tensor, Tensor | None]:
         """Squared norms (B,), rounded upwards, and squares that bound what scaling can do, if it does.
@@ -300,106 +287,6 @@ class Gradients:
         return sum(parts[1:], start=parts[0]).view(-1, *self.shape)
 
 
-def wide(x: Tensor) -> Tensor:
-    """At least single precision: norms and sums are never taken in half."""
-    return x.float() if x.dtype in _HALF else x
-
-
-def square(x: Tensor) -> Tensor:
-    """Squared norms of the rows.
-
-    By short stretches: torch's kernel for the CPU adds one by one, and loses 1e-3 of 10^7 numbers.
-    """
-    flat = x.flatten(1)
-    if _ANY_ORDER.get():
-        return up(flat.square())
-    whole = 0 if flat.is_cuda else flat.shape[1] // _STRETCH * _STRETCH
-    total: Tensor = torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
-    if whole:
-        stretches = flat[:, :whole].unflatten(1, (-1, _STRETCH))
-        total += torch.linalg.vector_norm(stretches, dim=2).square().sum(1)
-    return total
-
-
-def summed(terms: Tensor) -> Tensor:
-    """Sums of the terms of each row, rounded upwards where a compiler may take them in any order."""
-    flat = terms.flatten(1)
-    if not _ANY_ORDER.get():
-        return flat.sum(1)
-    # Positive parts less negative ones would cancel; sizes bound what any order can be off by.
-    total, levels = _by_sixteens(flat)
-    return total + levels * _LEVEL * up(flat.abs())
-
-
-def up(terms: Tensor) -> Tensor:
-    """The same for terms that are not negative."""
-    if not _ANY_ORDER.get():
-        return terms.sum(1)
-    total, levels = _by_sixteens(terms)
-    return total * (1 + levels * _LEVEL)
-
-
-def _by_sixteens(x: Tensor) -> tuple[Tensor, int]:
-    """Sums of rows by sixteens, and these by sixteens: no term goes through many additions."""
-    levels = 0
-    while x.shape[1] > 1:
-        x = _padded(x, _FEW).view(len(x), _FEW, -1).sum(1)
-        levels += 1
-    return x[:, 0], levels
-
-
-def _padded(x: Tensor, to: int) -> Tensor:
-    """With zeros in the last dimension, up to a multiple."""
-    more = -x.shape[-1] % to
-    padded: Tensor = nn.functional.pad(x, (0, more)) if more else x
-    return padded
-
-
-def _times(x: Tensor, scale: Tensor) -> Tensor:
-    """x * scale, rounded once to what x is made of."""
-    if _ANY_ORDER.get() and not x.is_contiguous():  # compilers lose the order of `out`
-        return (wide(x) * scale).to(x.dtype)
-    return torch.mul(x, scale, out=torch.empty_like(x))
-
-
-def exactly(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b in full precision: outside of graphs that is seen to around all of it (sgd/clipped.py)."""
-    if _ANY_ORDER.get() and a.is_cuda:
-        found: Tensor = product(a, b)
-        return found
-    return torch.matmul(a, b)
-
-
-def add_product_(into: Tensor, a: Tensor, b: Tensor) -> None:
-    """into += a @ b, in full precision."""
-    if _ANY_ORDER.get() and a.is_cuda:
-        into += exactly(a, b)
-    else:
-        into.addmm_(a, b)
-
-
-def plus(total: Tensor | None, more: Tensor) -> Tensor:
-    """A sum that may not have begun."""
-    return more if total is None else total + more
-
-
-def products(a: Tensor, b: Tensor) -> Tensor:
-    """Inner products a[i, t] . b[i, s], in single precision: (B, T, S).
-
-    Many features are taken in parts: matrix products may add them one by one.
-    """
-    many = a.shape[2] > _MANY
-    parts = zip(a.split(_MANY, 2), b.split(_MANY, 2), strict=True) if many else iter([(a, b)])
-    if a.dtype in _HALF and b.dtype == a.dtype and a.is_cuda:
-        found = (torch.bmm(x, y.transpose(1, 2), out_dtype=torch.float32) for x, y in parts)
-    else:
-        found = (exactly(wide(x), wide(y).transpose(1, 2)) for x, y in parts)
-    total = next(found)
-    for more in found:
-        total += more
-    return total
-
-
 def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor, float]:
     """The squared norm of an outer use of m by n features, from inner products only, in parts.
 
@@ -412,12 +299,12 @@ def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor, 
     else:
         lefts, rights = recent.products(use.left), use.right_products(recent)
         if quick := kernels(lefts):
-            norms, lengths = quick.contracted(lefts, rights, m * _LOST, n * _LOST)
+            norms, lengths = quick.contracted(lefts, rights, m * LOST, n * LOST)
             off = quick.additions(lefts.shape[1]) * 2.0**-24
             return norms, lengths.sum(1) * (1 + off), off
         left, right = lefts.diagonal(dim1=1, dim2=2), rights.diagonal(dim1=1, dim2=2)
         norms = summed(lefts * rights)[:, None]  # torch's sum is exact enough, its matrix product not
-    lengths = left.clamp_min(m * _LOST).sqrt() * right.clamp_min(n * _LOST).sqrt()
+    lengths = left.clamp_min(m * LOST).sqrt() * right.clamp_min(n * LOST).sqrt()
     return norms, lengths.sum(1), off
 
 
@@ -436,9 +323,9 @@ def at_once(found: Mapping[str, Gradients]) -> dict[str, Products]:
             shape, steps = found[names[0]].shape, uses[0].left.shape[1]
             m, n = shape[0], shape[1:].numel()
             given = [use.left for use in uses], [use.right for use in uses]
-            norms, lengths = quick.ghosts(*given, m * _LOST, n * _LOST)
+            norms, lengths = quick.ghosts(*given, m * LOST, n * LOST)
             off = quick.ghost_additions(steps) * 2.0**-24
-            share, half = ROUNDING + (m + n) * _FEATURE + off, _SCALED[uses[0].left.dtype]
+            share, half = ROUNDING + (m + n) * FEATURE + off, SCALED[uses[0].left.dtype]
             lengths = lengths.sum(2) * (1 + off)
             parts = zip(names, norms.unbind(1), lengths.unbind(1), strict=True)
             made |= {name: Products(norm, length, share, half) for name, norm, length in parts}

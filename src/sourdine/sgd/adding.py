@@ -1,0 +1,188 @@
+"""From a lot to its clipped sums: what an Engine does before any noise is drawn.
+
+A lot is cut into physical batches, each is made by its graph or eagerly, and all are added up in one
+stretch of memory (sgd/sums.py).
+
+Guarantee: each unit of the lot adds a norm of at most the clip (sgd/clipped.py), once, whatever is made
+twice: a lot whose batches do not fit into memory, or that graphs cannot judge, begins again from zero.
+Nothing is drawn here but what a model drops, from the step's own stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sourdine import rng
+from sourdine.errors import InputError
+from sourdine.sgd.ahead import Ahead, Lot
+from sourdine.sgd.batches import Batch, Collate, Units, batches
+from sourdine.sgd.check import Loss
+from sourdine.sgd.clipped import Clipped, clipped_sum
+from sourdine.sgd.clipping import Adaptive, Clip
+from sourdine.sgd.gradients import Knowledge, trained
+from sourdine.sgd.graphs import Graphs
+from sourdine.sgd.sampling import Lots
+from sourdine.sgd.sums import Sums
+
+
+class Adding:
+    """The part of an Engine that adds up a lot; what it works on is the Engine's."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Loss
+    clip: Clip
+    collate: Collate
+    graphs: Graphs | None
+    steps: int
+    batch_size: int
+    _parameters: dict[str, Tensor]
+    _device: torch.device
+    _units: Units
+    _knowledge: Knowledge
+    _places: Sums | None
+    _ahead: Ahead
+    _streams: rng.Streams
+    _save_every: int
+    _off_pace: bool
+
+    def _sums(self, lot: Lot) -> Tensor:
+        """The clipped sums of the lot in .grad, and its sum of b - 1/2 (see Adaptive).
+
+        Where the GPU's memory runs out, the same lot is cut into batches of half the size: nothing was
+        drawn but the lot, so the guarantee is the same.
+        """
+        by_graphs = self.graphs is not None
+        while True:
+            if self.graphs is None:  # before there is another
+                self._places = None
+                self.optimizer.zero_grad()
+            if self._places is None:
+                self._places = Sums(self._parameters.values())
+            self._places.begin(shown=not by_graphs)
+            if self.graphs is not None:
+                self.graphs.begin(self._places)
+            below = torch.zeros((), device=self._device)
+            try:
+                with self._reseeded(lot.step):
+                    for batch in self._batches(lot):
+                        below += self._add(batch, by_graphs)
+                if not self._places.whole():
+                    raise InputError(
+                        "the loss, the model or a hook has put something else in .grad, which would "
+                        "get no noise; leave .grad to the engine."
+                    )
+                self._check_trained()
+                if self.graphs is None:
+                    return below
+                step = lot.step + 1
+                if step < self.steps and step % self._save_every and not self._off_pace:
+                    self._ahead.look(step, self._streams, self.batch_size)
+                if not by_graphs or self.graphs.sound():
+                    return below
+                by_graphs = False  # something in this lot is for the eager code to judge
+                continue
+            except torch.OutOfMemoryError:
+                if self.batch_size <= self._units.most:
+                    raise InputError(
+                        "one unit alone does not fit into the GPU's memory; cut texts shorter, or take "
+                        "a smaller model. What was reserved stays charged; the run can go on elsewhere."
+                    ) from None
+            self.batch_size = max(self._units.most, self.batch_size // 2)
+            if self.graphs is not None:
+                self.graphs.forget()
+            torch.cuda.empty_cache()
+
+    def _batches(self, lot: Lot) -> Iterator[Batch]:
+        size, few = self.batch_size, self.graphs is not None
+        if (begun := lot.begun(size)) is not None:
+            return begun
+        source = self._streams.at("examples", lot.step)
+        return batches(self._units, lot._units, size, self.collate, self._device, source, few=few)
+
+    def _add(self, batch: Batch, by_graphs: bool) -> Tensor | float:
+        """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive)."""
+        most = self._units.most
+        cuda = self._device.type == "cuda"
+        state = torch.cuda.get_rng_state(self._device) if cuda else torch.get_rng_state()
+
+        def reseed() -> None:  # a forward pass that has to be made twice drops the same
+            if cuda:
+                torch.cuda.set_rng_state(state, self._device)
+            else:
+                torch.set_rng_state(state)
+
+        def losses() -> Tensor:
+            reseed()
+            return self.loss(self.model, batch.data)
+
+        def eagerly() -> Clipped:
+            if self._places is not None:
+                self._places.show()
+            return clipped_sum(
+                self.model,
+                losses,
+                self.clip,
+                examples=batch.units * most,
+                weights=None if batch.full else batch.weights,
+                per_unit=most,
+                knowledge=self._knowledge,
+            )
+
+        if self.graphs is not None and by_graphs:
+            given = [x for x in pytree.tree_leaves(batch.data) if isinstance(x, Tensor)]
+            versions = [x._version for x in given]
+            result = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed)
+            if versions != [x._version for x in given]:
+                raise InputError(
+                    "the loss or the model changes its batch in place, and by graphs a batch may be "
+                    "made more than once; have it work on a copy."
+                )
+        else:
+            result = eagerly()
+        if not isinstance(self.clip, Adaptive):
+            return 0.0
+        there = batch.weights.view(-1, most).amax(1) > 0
+        return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
+
+    def _check_trained(self) -> None:
+        """Whether all that is trained gets noise, and nobody else looks at the sums before."""
+        places = None if self.graphs is None else self._places
+        if places is not None and places.kept_by(self.optimizer):
+            raise InputError(
+                "the optimizer keeps gradients as they are, and graphs add the next lot up in the same "
+                "memory; have it keep copies (clone), or leave graphs out."
+            )
+        own = {id(x) for x in self._parameters.values()}
+        moved = (x for group in self.optimizer.param_groups for x in group["params"])
+        strange = any(x.grad is not None and id(x) not in own for x in moved)
+        if strange or {id(x) for x in trained(self.model).values()} != own:
+            raise InputError(
+                "what is trained has changed since the engine was made (a layer was frozen, unfrozen "
+                "or replaced); make a new engine, which is charged anew."
+            )
+
+    @contextmanager
+    def _reseeded(self, step: int) -> Iterator[None]:
+        """Dropout from the step's own stream: a step that is run again must be the same step."""
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            seed = self._streams.at("model", step).below(1 << 63)
+            torch.default_generator.manual_seed(seed)  # torch's own function would seed every device
+            if devices:
+                with torch.cuda.device(self._device):
+                    torch.cuda.manual_seed(seed)
+            yield
+
+
+def largest(lots: Lots, most_per_user: int, device: torch.device) -> int:
+    """The batch size to begin with: 64 units on a CPU; on a GPU a whole lot, which may be halved."""
+    if device.type == "cpu":
+        return 64 * most_per_user
+    return most_per_user * (1 << math.ceil(math.log2(max(1.0, lots.lot_size))))
