@@ -12,8 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from zoo import torch
 
 from sourdine.sgd import clipped_sum, pieces, rules
-from sourdine.sgd.again import make_again_, make_once_, memory
-from sourdine.sgd.pieces import _changed, _cuts, _kind, _sound, by_pieces
+from sourdine.sgd.again import changed_by, make_again_, make_once_, memory, tidied
+from sourdine.sgd.pieces import _cuts, _kind, _sound, by_pieces
 
 WORDS = 50
 
@@ -223,7 +223,7 @@ def test_what_is_random_or_changed_is_never_made_again() -> None:
 
     graph, nodes = operations(run)
     place = {node: int(at >= len(nodes) - 2) for at, node in enumerate(nodes)}  # the sums are apart
-    make_again_(nodes, place, {x for node in nodes for y in _changed(node) for x in memory(y)})
+    make_again_(nodes, place, {x for node in nodes for y in changed_by(node) for x in memory(y)})
     targets = [str(node.target) for node in place]
     assert targets.count("aten.mul.Tensor") == 3  # only x * 3 twice
     assert targets.count("aten.rand_like.default") == 1
@@ -302,3 +302,23 @@ def test_a_vocabulary_may_be_filled_up(tied: bool, monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as changed:
             changed.setattr(rules, "_missing", lambda tape, x, weight: -len(weight) % 64)
             torch.testing.assert_close(sums(batch), wanted)
+
+
+def test_tidying_changes_no_bit() -> None:
+    """Layers that share an input read one rounded copy of it; dropout and sums stay as they were."""
+    casts: list[int] = []
+
+    def half(model: Any, batch: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss(model, batch)
+
+    def counted(graph: Any) -> Any:
+        casts.append(sum("_to_copy" in str(node.target) for node in graph.graph.nodes))
+        return graph
+
+    found = [
+        Made(gpt2(2), half, 0.5, compiler).sums(data())
+        for compiler in (counted, lambda graph: counted(tidied(graph)))
+    ]
+    assert torch.equal(*found) and float(found[0].norm()) > 0
+    assert casts[1] < casts[0] - 4

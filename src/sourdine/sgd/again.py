@@ -62,6 +62,22 @@ def make_again_(nodes: Sequence[fx.Node], place: dict[fx.Node, int], changed: se
             _copy(node, piece, _later(node, place), place, first, cheap)
 
 
+def tidied(graph: fx.GraphModule) -> fx.GraphModule:
+    """The same values to the bit, by fewer operations: without what is for autograd only, or is twice.
+
+    Layers that read one input in half precision have it rounded for each of them, and kept.
+    """
+    nodes = list(graph.graph.nodes)
+    changed = changed_memory(nodes)
+    for node in nodes:
+        if node.target is _A.detach.default and not changed.intersection(memory(node)):
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    make_once_([x for x in graph.graph.nodes if x.op == "call_function"], changed)
+    graph.recompile()
+    return graph
+
+
 def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> list[fx.Node]:
     """What is cheap and made twice from the same values is made once; the nodes that are left."""
     seen, left = dict[Any, fx.Node](), list[fx.Node]()
@@ -74,6 +90,23 @@ def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> list[fx.Node]:
                 continue
         left.append(node)
     return left
+
+
+def changed_by(node: fx.Node) -> list[fx.Node]:
+    """The operands that an operation changes in place."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    found = list[Any]()
+    for at, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found.append(node.args[at] if at < len(node.args) else node.kwargs.get(argument.name))
+    return [x for x in torch.utils._pytree.tree_leaves(found) if isinstance(x, fx.Node)]
+
+
+def changed_memory(nodes: Iterable[fx.Node]) -> set[int]:
+    """All memory that something changes in place."""
+    return {x for node in nodes for operand in changed_by(node) for x in memory(operand)}
 
 
 def memory(node: fx.Node) -> list[int]:

@@ -35,6 +35,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from sourdine.errors import InputError
+from sourdine.sgd.again import tidied
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipped import Clipped, full_precision
 from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
@@ -52,8 +53,8 @@ _MOST = 32  # shapes
 
 
 def traced(program: fx.GraphModule) -> Program:
-    """Graphs as they were traced: seconds for each new shape of a batch."""
-    return program
+    """Graphs as they were traced, but nothing is made twice: seconds for each new shape of a batch."""
+    return tidied(program)
 
 
 def unchanging(program: fx.GraphModule) -> Program:
@@ -62,7 +63,7 @@ def unchanging(program: fx.GraphModule) -> Program:
     Then a graph is never behind them, a step that is run again is the same to the bit, and a run that
     was killed goes on without a charge.
     """
-    return program
+    return tidied(program)
 
 
 def compiled(program: fx.GraphModule) -> Program:

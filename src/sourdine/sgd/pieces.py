@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.passes.split_module import split_module
 
-from sourdine.sgd.again import make_again_, make_once_, memory
+from sourdine.sgd.again import changed_by, changed_memory, make_again_, make_once_, memory
 from sourdine.sgd.softmax import shorten_
 
 _LEAST = 24  # operations of a piece
@@ -36,7 +36,7 @@ def by_pieces(graph: fx.GraphModule, compiler: Callable[[fx.GraphModule], Any]) 
     nodes = [x for x in graph.graph.nodes if x.op not in ("placeholder", "output")]
     if not nodes:
         return compiler(graph)
-    changed = {x for node in nodes for y in _changed(node) for x in memory(y)}
+    changed = changed_memory(nodes)
     nodes = make_once_(nodes, changed)
     cuts = _sound(_cuts([hash(_same(x)) for x in nodes]), nodes)
     place = dict[fx.Node, int]()
@@ -65,7 +65,7 @@ def _tidied(graph: fx.GraphModule) -> None:
     for a CPU it reads what `bernoulli_` writes before it is there.
     """
     nodes = list(graph.graph.nodes)
-    changed = {x for node in nodes for y in _changed(node) for x in memory(y)}
+    changed = changed_memory(nodes)
     for node in nodes:
         if node.target is torch.ops.aten.bernoulli_.float and _is_dropout(node):
             node.target = torch.ops.sourdine.drawn.default
@@ -144,23 +144,11 @@ def _sound(cuts: Sequence[int], nodes: Sequence[fx.Node]) -> list[int]:
         if node.op == "placeholder":
             made |= dict.fromkeys(memory(node), len(nodes))
     for at, node in enumerate(nodes):
-        for changed in _changed(node):
+        for changed in changed_by(node):
             last |= {made[x]: at for x in memory(changed) if x in made}
         for x in memory(node):
             made.setdefault(x, at)
     return [x for x in cuts if not any(start < x <= end for start, end in last.items())]
-
-
-def _changed(node: fx.Node) -> list[fx.Node]:
-    """The operands that an operation changes in place."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return []
-    found = list[Any]()
-    for at, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append(node.args[at] if at < len(node.args) else node.kwargs.get(argument.name))
-    return [x for x in torch.utils._pytree.tree_leaves(found) if isinstance(x, fx.Node)]
 
 
 def _kind(piece: fx.GraphModule) -> Hashable:
