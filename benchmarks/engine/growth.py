@@ -10,7 +10,7 @@ compiled ones), with secure noise; beside it the non-private one, eager, and wit
 
 Every point starts from an empty GPU. After 8 steps that are not timed come two for the memory, 5 for the time (median,
 least and most, wall time around a synchronised step) and two more for the memory, of which one is proved anew
-(sgd/graphs.py: the 1st, 2nd, 4th, ... and every 64th). Memory is the most that is allocated in two steps, and what lies
+(sgd/graphs.py: the 1st, 2nd, 4th, ... and every 256th). Memory is the most that is allocated in two steps, and what lies
 in the pools of recorded graphs, weights and optimizer included: "bytes" of ordinary steps, "bytes most" with a proof.
 One JSON line for each point, as it comes; what is in the file already is not measured again, so that a run can be
 cut into several. What runs out of memory is said so, and nothing larger is tried. --tiny is for a try on

@@ -11,7 +11,7 @@ A BERT-base classifier, texts of 128 tokens, bf16 autocast on a GPU, trained in 
 What counts is the wall time of a round of steps, synchronised, for each real token: the ratio of the two in the same
 round (goal: at most 1.05), median, least and most. The first rounds (--warm), and rounds in which a batch has a shape
 that is new (which costs seconds once, with compiled graphs a minute), are not counted. Batches that are proved anew are:
-the 1st, 2nd, 4th, ... of each shape and every 64th. After 20 rounds each shape is past its 32nd, as a rule.
+the 1st, 2nd, 4th, ... of each shape and every 256th. After 20 rounds each shape is past its 32nd, as a rule.
 
 The second table is of texts of 64 to 128 tokens, which are also padded to 64 or 128 tokens as the longest of a
 batch asks for (text/examples.py); beside full batches of 128 tokens, by the real token. --tiny is for a try on the CPU.

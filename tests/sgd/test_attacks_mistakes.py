@@ -65,8 +65,8 @@ class InParts(Engine):
 
     power = 0.5
 
-    def _add(self, batch: Batch, by_graphs: bool) -> Any:
-        below = super()._add(batch, by_graphs)
+    def _add(self, batch: Batch, by_graphs: bool, prove: bool) -> Any:
+        below = super()._add(batch, by_graphs, prove)
         share = (self.plan.lot_size / self.batch_size) ** -self.power
         sums = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
         add_noise_(sums, share * self.noise_multiplier * self.clip.bound, rng.secure())
@@ -128,7 +128,7 @@ def test_noise_that_comes_back_is_caught() -> None:
 class ClipsTheMean(Engine):
     """The mean of the lot is cut at the clip, in the place of each example."""
 
-    def _add(self, batch: Batch, by_graphs: bool) -> Any:
+    def _add(self, batch: Batch, by_graphs: bool, prove: bool) -> Any:
         self.loss(self.model, batch.data).sum().backward()
         return torch.zeros(())
 
@@ -268,8 +268,8 @@ class FreeCount(Engine):
 class NotCentred(Engine):
     """The count adds up b and not b - 1/2: a contribution moves it by 1."""
 
-    def _add(self, batch: Batch, by_graphs: bool) -> Any:
-        return super()._add(batch, by_graphs) + 0.5 * batch.units
+    def _add(self, batch: Batch, by_graphs: bool, prove: bool) -> Any:
+        return super()._add(batch, by_graphs, prove) + 0.5 * batch.units
 
 
 JUST_BELOW = (None, 0.9999)

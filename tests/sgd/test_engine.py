@@ -14,7 +14,7 @@ from sourdine import rng
 from sourdine.accounting import curve
 from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
-from sourdine.errors import BudgetError, InputError
+from sourdine.errors import BudgetError, CheckError, InputError
 from sourdine.events import GaussianEvent, PoissonEvent
 from sourdine.ledger import Ledger
 from sourdine.sgd import AdamW, Adaptive, Engine, PerLayer, ShuffledLots, TruncatedPoissonLots, traced
@@ -862,3 +862,20 @@ def test_fused_optimizers_move_weights_of_another_order_of_memory() -> None:
 def test_graphs_are_named_by_how_they_are_made(graphs: Any) -> None:
     with pytest.raises(InputError, match="traced, compiled or unchanging"):
         engine(small(), graphs=graphs)
+
+
+@pytest.mark.parametrize("graphs", [None, traced])
+def test_what_has_come_to_mix_examples_is_found_in_the_last_lot(graphs: Any) -> None:
+    """Lots of one batch, steps between two proofs: it would end in silence."""
+    late = [False]
+
+    def mixes(model: Any, batch: Any) -> Any:
+        found = losses(model, batch)
+        return found + found.mean() if late[0] else found
+
+    made = engine(small(), loss=mixes, graphs=graphs, steps=21, lot_size=N, batch_size=2 * N)
+    with pytest.raises(CheckError, match="were not before"):
+        for lot in made.lots():
+            late[0] = lot.step > 16
+            made.step(lot)
+    assert made.done == 20

@@ -258,7 +258,7 @@ def test_a_change_is_found_whatever_the_order_of_shapes_and_signs() -> None:
         made.sums(data())
         made.sums(other)
     sign[0] = -1.0
-    for _ in range(64):  # until the next proof of its shape, at the latest
+    for _ in range(room._PROVED):  # until the next proof of its shape, at the latest
         found = made.sums(data()), made.sums(other)
     torch.testing.assert_close(found[0], made.wanted(data()))
     torch.testing.assert_close(found[1], made.wanted(other))

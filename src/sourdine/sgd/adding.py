@@ -5,7 +5,8 @@ stretch of memory (sgd/sums.py).
 
 Guarantee: each unit of the lot adds a norm of at most the clip (sgd/clipped.py), once, whatever is made
 twice: a lot whose batches do not fit into memory, or that graphs cannot judge, begins again from zero.
-Nothing is drawn here but what a model drops, from the step's own stream.
+Nothing is drawn here but what a model drops, from the step's own stream. In the last lot of a plan every
+batch is proved (sgd/gradients.py): what has come to mix examples does not end in silence.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Adding:
             try:
                 with self._reseeded(lot.step):
                     for batch in self._batches(lot):
-                        below += self._add(batch, by_graphs)
+                        below += self._add(batch, by_graphs, prove=lot.step + 1 == self.steps)
                 if not self._places.whole():
                     raise InputError(
                         "the loss, the model or a hook has put something else in .grad, which would "
@@ -106,8 +107,11 @@ class Adding:
         source = self._streams.at("examples", lot.step)
         return batches(self._units, lot._units, size, self.collate, self._device, source, few=few)
 
-    def _add(self, batch: Batch, by_graphs: bool) -> Tensor | float:
-        """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive)."""
+    def _add(self, batch: Batch, by_graphs: bool, prove: bool) -> Tensor | float:
+        """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive).
+
+        prove: that rows are told apart, in any case.
+        """
         most = self._units.most
         cuda = self._device.type == "cuda"
         state = torch.cuda.get_rng_state(self._device) if cuda else torch.get_rng_state()
@@ -125,6 +129,7 @@ class Adding:
         def eagerly() -> Clipped:
             if self._places is not None:
                 self._places.show()
+            self._knowledge.asked |= prove
             return clipped_sum(
                 self.model,
                 losses,
@@ -138,7 +143,7 @@ class Adding:
         if self.graphs is not None and by_graphs:
             given = [x for x in pytree.tree_leaves(batch.data) if isinstance(x, Tensor)]
             versions = [x._version for x in given]
-            result = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed)
+            result = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed, prove)
             if versions != [x._version for x in given]:
                 raise InputError(
                     "the loss or the model changes its batch in place, and by graphs a batch may be "

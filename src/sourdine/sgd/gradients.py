@@ -32,8 +32,9 @@ class Knowledge:
     """What was proved about a model's calls, kept from one batch to the next.
 
     A proof is of one batch. It is made for every new combination of shapes, for every batch in which
-    data decide where rows go, and again after 1, 2, 4, ... and then every 64 batches of that shape: a
-    model that begins to mix examples later is found out, though not at once.
+    data decide where rows go, again after 1, 2, 4, ... and then every 64 batches of that shape, and in
+    the last lot of a run (sgd/adding.py): a model that begins to mix examples later is found out,
+    though not at once.
     """
 
     choices: dict[Key, Choice] = field(default_factory=dict)
@@ -52,9 +53,9 @@ class Knowledge:
         return self.asked or often(self.seen[shape])
 
 
-def often(count: int) -> bool:
-    """After 1, 2, 4, ... and then every 64."""
-    return count % 64 == 0 or count & (count - 1) == 0
+def often(count: int, every: int = 64) -> bool:
+    """After 1, 2, 4, ... and then every so many."""
+    return count % every == 0 or (count < every and count & (count - 1) == 0)
 
 
 class NotProved(Exception):

@@ -7,9 +7,11 @@ is recorded and replayed (sgd/replay.py).
 Guarantee: a graph holds no decision that depended on data (sgd/tracing.py); a model that looks at
 values is left to the eager code, and the reason kept. Where the eager code itself looks at values (rows
 that move, gradients that are not finite), the graph answers whether its sums may be used; if not, the
-whole lot is made again eagerly. Proofs that rows are told apart (sgd/gradients.py) go on as often as
-without graphs. Whenever one is made, the graph is held against the eager code on the same batch: a
-model that was changed since, by a setting that nobody sees (sgd/watched.py), gets a new graph.
+whole lot is made again eagerly. Proofs that rows are told apart (sgd/gradients.py) go on, but from the
+64th batch of a shape a quarter as often: a graph does what was proved of it whatever becomes of the
+model's code, and only weights that come to mix what they did not before are left to be found. With each
+proof the graph is held against the eager code on the same batch: a model that was changed since, by a
+setting that nobody sees (sgd/watched.py), gets a new graph.
 
 Rounding: a compiler may add up in any order, so norms are summed in a way for which none does harm
 (`any_order` in sgd/rounding.py), and it is told to keep the roundings to half precision.
@@ -50,6 +52,7 @@ Program = Callable[[list[Tensor], Any, Tensor, list[Tensor]], Answer]
 """program(owned, data, weights, sums) adds the clipped sum of a batch to `sums`, in place."""
 Compiler = Callable[[fx.GraphModule], Program]
 _MOST = 32  # shapes
+_PROVED = 256  # batches from one proof to the next
 
 
 def traced(program: fx.GraphModule) -> Program:
@@ -157,10 +160,11 @@ class Graphs:
         knowledge: Knowledge,
         eagerly: Callable[[], Clipped],
         reseed: Callable[[], object],
+        prove: bool = False,
     ) -> Clipped:
         """Adds the clipped sum of this batch to `.grad`, by its graph or else by `eagerly`.
 
-        reseed: brings torch's generator to where it was before this batch; a batch that is run twice
+        prove: this batch in any case. reseed: brings torch's generator to where it was before this batch; a batch that is run twice
         drops the same.
         """
         key = _problem(batch, clip) or self._key(batch, clip)
@@ -169,7 +173,7 @@ class Graphs:
         if isinstance(key, str):
             self.reasons[key] = key
         graph = self._graphs.get(key)
-        if key not in self.reasons and (graph is None or often(graph.batches + 1)):
+        if key not in self.reasons and (graph is None or prove or often(graph.batches + 1, _PROVED)):
             graph = self._settled(batch, clip, knowledge, eagerly, reseed)
             reseed()
         self.made.append(graph is not None)
