@@ -5,8 +5,8 @@ stretch of memory (sgd/sums.py).
 
 Guarantee: each unit of the lot adds a norm of at most the clip (sgd/clipped.py), once, whatever is made
 twice: a lot whose batches do not fit into memory, or that graphs cannot judge, begins again from zero.
-Nothing is drawn here but what a model drops, from the step's own stream. In the last lot of a plan every
-batch is proved (sgd/gradients.py): what has come to mix examples does not end in silence.
+Nothing is drawn here but what a model drops, from the step's own stream. In the last lot of a plan
+every batch is proved (sgd/gradients.py): what has come to mix examples does not end in silence.
 """
 
 from __future__ import annotations

@@ -164,8 +164,8 @@ class Graphs:
     ) -> Clipped:
         """Adds the clipped sum of this batch to `.grad`, by its graph or else by `eagerly`.
 
-        prove: this batch in any case. reseed: brings torch's generator to where it was before this batch; a batch that is run twice
-        drops the same.
+        reseed: brings torch's generator to where it was before this batch; a batch that is run twice
+        drops the same. prove: this batch in any case.
         """
         key = _problem(batch, clip) or self._key(batch, clip)
         if key not in self._graphs and len(self._graphs) + len(self.reasons) >= _MOST:
