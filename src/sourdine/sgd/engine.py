@@ -207,9 +207,9 @@ class Engine(Adding, Resuming):
         self.charge.reserve(self._streams.kind, run)
         if self._correlated is not None and self._correlated.steps != self.done:
             raise InputError("a step was interrupted half way; go on from the folder, or stop the run.")
-        self._keep()
-        for step in range(self.done, self.steps):
-            if step % self._save_every == 0 or self._off_pace:
+        first = self.done
+        for step in range(first, self.steps):
+            if step == first or step % self._save_every == 0 or self._off_pace:
                 self._keep()
             streams = self._streams
             self._open = self._ahead.lot(step, streams)
