@@ -322,3 +322,26 @@ def test_tidying_changes_no_bit() -> None:
     ]
     assert torch.equal(*found) and float(found[0].norm()) > 0
     assert casts[1] < casts[0] - 4
+
+
+def test_a_gradient_in_the_place_of_its_logits_is_made_within_one_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pieces end neither between logits and their gradient, nor does one read them in between."""
+    monkeypatch.setattr(rules, "_missing", lambda tape, x, weight: -len(weight) % 64)
+
+    def half(model: Any, batch: Any) -> Any:
+        ids = batch["ids"]
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(input_ids=ids).logits
+        labels = nn.functional.pad(ids[:, 1:], (0, 1), value=-100).flatten()
+        each = nn.functional.cross_entropy(logits.float().flatten(0, 1), labels, reduction="none")
+        return each.view(len(ids), -1).mean(1)
+
+    counted, model = Counted(), gpt2(6, dropout=0.0)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach() * 0.5)
+    made = Made(model, half, 0.5, counted)
+    found, wanted = made.sums(data()), made.wanted(data())
+    assert made.made == [True]
+    assert sum("by_class_" in piece.code for piece in counted.seen) == 1 < len(counted.seen)
+    assert float((found - wanted).norm() / wanted.norm()) < 1e-2

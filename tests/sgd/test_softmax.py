@@ -125,7 +125,7 @@ def test_a_vocabulary_that_was_filled_up_has_zeros_at_once(steps: int, half: boo
 
     def run(padded: Any, labels: Any, g: Any) -> Any:
         with torch.enable_grad():
-            own = padded.detach().requires_grad_()
+            own = padded.mul(1).requires_grad_()
             logits = own[..., :7].flatten(0, 1)
             logs = logits.log_softmax(1) if half else logits.float().log_softmax(1)
             each = torch.nn.functional.nll_loss(logs.float(), labels, reduction="none")
@@ -140,6 +140,29 @@ def test_a_vocabulary_that_was_filled_up_has_zeros_at_once(steps: int, half: boo
     torch.testing.assert_close(found[0], wanted[0], **near)
     torch.testing.assert_close(found[1], wanted[1])
     assert found[0][..., 7:].abs().max() == 0 and found[0].view(5, -1)[3].abs().max() == 0
+
+
+@pytest.mark.parametrize("why", ["given", "read later", "returned"])
+def test_logits_that_somebody_else_reads_stay(why: str) -> None:
+    """The gradient is not written in their place."""
+
+    def run(padded: Any, labels: Any, g: Any) -> Any:
+        with torch.enable_grad():
+            made = padded.detach() if why == "given" else padded.mul(1)
+            own = made.requires_grad_()
+            each = cross_entropy(own[..., :7].float(), labels, reduction="none")
+            (found,) = torch.autograd.grad((each * g).sum(), own)
+        if why == "read later":
+            return found, own.detach()[:2].sum()
+        return found, own.detach() if why == "returned" else found
+
+    tensors = (torch.randn(5, 16).bfloat16(), torch.tensor(LABELS), torch.randn(5))
+    before = tensors[0].clone()
+    graph = shortened(run, *tensors)
+    assert "by_class" not in graph.code
+    for found, wanted in zip(graph(*tensors), run(*tensors), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=2**-7, atol=1e-6)
+    assert torch.equal(tensors[0], before)
 
 
 @pytest.mark.parametrize("cut", [slice(9, 16), slice(0, 14, 2)])

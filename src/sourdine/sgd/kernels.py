@@ -22,7 +22,7 @@ from torch import Tensor
 from sourdine.sgd.tiles import (  # noqa: F401 (this is where others look for them)
     GHOSTS,
     additions,
-    by_class,
+    by_class_,
     contracted,
     fits,
     ghost_additions,

@@ -6,7 +6,8 @@ sum is -g, and adds up a whole vocabulary of zeros for each token. Of GPT-2's st
 
 Where the classes are those of a vocabulary that was filled up with outputs of zeros (`_missing` in
 sgd/rules.py), the gradient is made by one kernel, zeros included: a compiler's own, which fuses it with
-what fills it up, reads the numbers of a row anew for each class, and takes three times as long.
+what fills it up, reads the numbers of a row anew for each class, and takes three times as long. It is
+written in the place of the logits, which nobody reads any more: this is where a step needs most memory.
 
 Guarantee: what takes their place is g * (softmax - 1 at the label), the same but for the last digit at
 the label itself; zero where the label is the one that is ignored. The kernel rounds to half precision
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from sourdine.sgd.again import memory
 from sourdine.sgd.gpu import kernels
 
 _A = torch.ops.aten
@@ -46,7 +48,7 @@ def shorten_(graph: fx.Graph) -> None:
             continue
         rounded = row.meta["val"].dtype
         filled, padded = _filled_up(node), _padded(logs)
-        if filled is not None and padded is not None and _alike(filled, padded):
+        if filled is not None and padded is not None and _takes_place(filled, padded):
             source: Any = _origin(logs)
             x: Any = source.args[0]
             made = source.meta["val"].dtype
@@ -118,11 +120,16 @@ def _padded(logs: fx.Node) -> fx.Node | None:
     return whole if (dim % (last + 1), start) == (last, 0) else None
 
 
-def _alike(filled: fx.Node, padded: fx.Node) -> bool:
-    """Whether gradients and logits have one shape and are halves."""
+def _takes_place(filled: fx.Node, padded: fx.Node) -> bool:
+    """Whether gradients and logits have one shape and are halves, and nobody reads these any more."""
     x, y = filled.meta["val"], padded.meta["val"]
     halves = x.dtype == y.dtype in (torch.bfloat16, torch.float16)
-    return bool(halves and x.shape == y.shape and x.is_contiguous() and y.is_contiguous())
+    if not (halves and x.shape == y.shape and x.is_contiguous() and y.is_contiguous()):
+        return False
+    nodes, own = list(filled.graph.nodes), set(memory(padded))
+    given = [node for node in nodes if node.op == "placeholder"]
+    read = [x for node in nodes[nodes.index(filled) :] for x in node.all_input_nodes]
+    return not any(own.intersection(memory(node)) for node in (*given, *read))
 
 
 def _log_softmax(x: Tensor, kind: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,34 +149,27 @@ def _of_padded(
     classes: int,
     ignored: int,
 ) -> Tensor:
-    """The gradient by all logits (..., P), of which the first so many are classes."""
-    logits = padded.reshape(len(labels), padded.shape[-1])
+    """The gradient by all logits (..., P), of which the first so many are classes, in their place."""
     counted = torch.where(labels == ignored, torch.zeros_like(g), g).float()
-    found: Tensor = by_class(logits, highest, total, labels, counted, classes)
-    return found.reshape(padded.shape)
+    by_class_(padded, highest, total, labels, counted, classes)
+    return padded
 
 
-@torch.library.custom_op("sourdine::by_class", mutates_args=())
-def by_class(
+@torch.library.custom_op("sourdine::by_class_", mutates_args=("logits",))
+def by_class_(
     logits: Tensor, highest: Tensor, total: Tensor, labels: Tensor, g: Tensor, classes: int
-) -> Tensor:
-    """g * (softmax - 1 at the label) of logits (N, P), whose log-softmax is logits - highest - total.
+) -> None:
+    """Makes g * (softmax - 1 at the label) of logits (..., P), N rows in all.
 
-    Of the first so many logits; zero for the others.
+    Their log-softmax is logits - highest - total, for the first so many; zero for the others.
     """
     if quick := kernels(logits):
-        made: Tensor = quick.by_class(logits, highest, total, labels, g, classes)
-        return made
-    logs = (logits[:, :classes].float() - highest) - total
-    found = gradient(g, logs, labels, -1, torch.float32, logits.dtype)
-    return torch.nn.functional.pad(found, (0, logits.shape[1] - classes))
-
-
-@by_class.register_fake
-def _(
-    logits: Tensor, highest: Tensor, total: Tensor, labels: Tensor, g: Tensor, classes: int
-) -> Tensor:
-    return torch.empty_like(logits)
+        quick.by_class_(logits, highest, total, labels, g, classes)
+        return
+    rows = logits.view(len(labels), logits.shape[-1])
+    logs = (rows[:, :classes].float() - highest) - total
+    rows[:, :classes] = gradient(g, logs, labels, -1, torch.float32, logits.dtype)
+    rows[:, classes:] = 0
 
 
 def _inlined(

@@ -5,7 +5,7 @@
   one pass over both.
 - `ghosts`: the same from the tensors themselves, for several uses at once, of the symmetric half of
   their inner products.
-- `by_class`: the gradient of a cross-entropy (sgd/softmax.py).
+- `by_class_`: the gradient of a cross-entropy (sgd/softmax.py).
 """
 
 from __future__ import annotations
@@ -216,25 +216,24 @@ def _products(x, rows, columns, FEATURES: tl.constexpr, TILE: tl.constexpr, DEEP
 _CLASSES = 2048  # at once
 
 
-def by_class(
+def by_class_(
     logits: Tensor, highest: Tensor, total: Tensor, labels: Tensor, g: Tensor, classes: int
-) -> Tensor:
+) -> None:
     """See sgd/softmax.py."""
-    rows, width = logits.shape
-    found = torch.empty_like(logits)
+    rows, width = len(labels), logits.shape[-1]
     with there(logits):
         _by_class[(triton.cdiv(width, _CLASSES), rows)](
-            *(logits, highest, total, labels, g, found, classes, width), CLASSES=_CLASSES, num_warps=4
+            *(logits, highest, total, labels, g, classes, width), CLASSES=_CLASSES, num_warps=4
         )
-    return found
 
 
 @triton.jit
-def _by_class(logits, highest, total, labels, g, found, classes, width, CLASSES: tl.constexpr):
+def _by_class(logits, highest, total, labels, g, classes, width, CLASSES: tl.constexpr):
     row = tl.program_id(1).to(tl.int64)
     own = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
     x = tl.load(logits + row * width + own, mask=own < classes, other=0.0).to(tl.float32)
     chance = tl.exp((x - tl.load(highest + row)) - tl.load(total + row))
     gradient = tl.where(own == tl.load(labels + row), chance - 1.0, chance) * tl.load(g + row)
     gradient = tl.where(own < classes, gradient, 0.0)
-    tl.store(found + row * width + own, gradient.to(found.dtype.element_ty), mask=own < width)
+    gradient = gradient.to(logits.dtype.element_ty)
+    tl.store(logits + row * width + own, gradient, mask=own < width)
