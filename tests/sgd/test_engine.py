@@ -879,3 +879,51 @@ def test_what_has_come_to_mix_examples_is_found_in_the_last_lot(graphs: Any) -> 
             late[0] = lot.step > 16
             made.step(lot)
     assert made.done == 20
+
+
+def test_gradients_too_small_for_float16_mix_nobody() -> None:
+    """Powers of two are not exact below 2^-14; a loss that has become small is no mixing."""
+    scale = [1.0]
+
+    def narrow(model: Any, batch: Any) -> Any:
+        with torch.autocast("cpu", torch.float16):
+            found = model(batch[0])
+        return nn.functional.cross_entropy(found.float(), batch[1], reduction="none") * scale[0]
+
+    made = engine(small(), loss=narrow, steps=9, lot_size=N, batch_size=2 * N)
+    for lot in made.lots():
+        scale[0] = 1.0 if lot.step < 8 else 1e-6
+        made.step(lot)
+    assert made.done == 9
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_the_memory_of_graphs_is_let_go_before_a_run_is_given_up(
+    enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of one unit do not fit beside what graphs hold."""
+    made = engine(small(), graphs=traced, batch_size=1)
+    real, forget = made._add, made.graphs.forget
+    full: list[bool] = []
+
+    def add(*given: Any, **named: Any) -> Any:
+        if full:
+            raise torch.OutOfMemoryError
+        return real(*given, **named)
+
+    def let_go() -> None:
+        if enough:
+            full.clear()
+        forget()
+
+    monkeypatch.setattr(made, "_add", add)
+    monkeypatch.setattr(made.graphs, "forget", let_go)
+    lots = made.lots()
+    made.step(next(lots))
+    full.append(True)
+    if enough:
+        made.step(next(lots))
+        assert made.done == 2
+    else:
+        with pytest.raises(InputError, match="one unit alone does not fit"):
+            made.step(next(lots))

@@ -345,3 +345,34 @@ def test_a_gradient_in_the_place_of_its_logits_is_made_within_one_piece(
     assert made.made == [True]
     assert sum("by_class_" in piece.code for piece in counted.seen) == 1 < len(counted.seen)
     assert float((found - wanted).norm() / wanted.norm()) < 1e-2
+
+
+def test_copies_in_higher_precision_are_made_for_each_reader() -> None:
+    """Made once, they would be kept from the norms of a layer to its sums."""
+
+    def run(x: Any) -> Any:
+        half = x.bfloat16()
+        return half.float().sum(), x.bfloat16().float().norm()
+
+    graph, _ = operations(run, 3, 3)
+    tidied(graph)
+    kinds = [node.meta["val"].dtype for node in graph.graph.nodes if "_to_copy" in str(node.target)]
+    assert sorted(map(str, kinds)) == ["torch.bfloat16", "torch.float32", "torch.float32"]
+    x = torch.linspace(-1, 1, 9).view(3, 3)
+    for found, wanted in zip(graph(x), run(x), strict=True):
+        assert torch.equal(found, wanted)
+
+
+def test_statistics_that_a_layer_changes_are_read_twice() -> None:
+    """The schema of batch norm does not say that it changes them."""
+
+    def run(x: Any) -> Any:
+        mean, deviation = x.mean(0), x.var(0)
+        before = mean * 2
+        nn.functional.batch_norm(x, mean, deviation, training=True)
+        return before, mean * 2
+
+    graph, _ = operations(run, 3, 3)
+    x = torch.linspace(-1, 1, 9).view(3, 3).square()
+    for found, wanted in zip(tidied(graph)(x), run(x), strict=True):
+        assert torch.equal(found, wanted)

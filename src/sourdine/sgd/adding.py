@@ -6,7 +6,7 @@ stretch of memory (sgd/sums.py).
 Guarantee: each unit of the lot adds a norm of at most the clip (sgd/clipped.py), once, whatever is made
 twice: a lot whose batches do not fit into memory, or that graphs cannot judge, begins again from zero.
 Nothing is drawn here but what a model drops, from the step's own stream. In the last lot of a plan
-every batch is proved (sgd/gradients.py): what has come to mix examples does not end in silence.
+every batch is proved (sgd/gradients.py), so that what has come to mix examples does not go unseen.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Adding:
         Where the GPU's memory runs out, the same lot is cut into batches of half the size: nothing was
         drawn but the lot, so the guarantee is the same.
         """
-        by_graphs = self.graphs is not None
+        by_graphs, forgotten = self.graphs is not None, False
         while True:
             if self.graphs is None:  # before there is another
                 self._places = None
@@ -90,11 +90,12 @@ class Adding:
                 by_graphs = False  # something in this lot is for the eager code to judge
                 continue
             except torch.OutOfMemoryError:
-                if self.batch_size <= self._units.most:
+                if self.batch_size <= self._units.most and (self.graphs is None or forgotten):
                     raise InputError(
                         "one unit alone does not fit into the GPU's memory; cut texts shorter, or take "
                         "a smaller model. What was reserved stays charged; the run can go on elsewhere."
                     ) from None
+            forgotten = self.batch_size <= self._units.most  # then the memory of graphs is all there is
             self.batch_size = max(self._units.most, self.batch_size // 2)
             if self.graphs is not None:
                 self.graphs.forget()
@@ -129,7 +130,6 @@ class Adding:
         def eagerly() -> Clipped:
             if self._places is not None:
                 self._places.show()
-            self._knowledge.asked |= prove
             return clipped_sum(
                 self.model,
                 losses,
@@ -150,7 +150,8 @@ class Adding:
                     "made more than once; have it work on a copy."
                 )
         else:
-            result = eagerly()
+            with self._knowledge.proving(prove):
+                result = eagerly()
         if not isinstance(self.clip, Adaptive):
             return 0.0
         there = batch.weights.view(-1, most).amax(1) > 0

@@ -1,11 +1,14 @@
-"""What is made again instead of kept: cheap values of a forward pass that only a later piece needs.
+"""What is made again instead of kept, and what is made once instead of twice.
+
+Cheap values that are made twice from the same ones are made once (`tidied`), as when several layers
+round one input to half precision.
 
 A compiler keeps every value that a later piece of a graph reads (sgd/pieces.py). Some cost nothing to
 make again from others that are kept in any case or are smaller, such as the five inner values of the
 activation function of GPT-2: the same operations on the same values, fused into what reads them.
 
-Guarantee: what is made again is made by the same operations from the same values, none of which is
-random or changed in place.
+Guarantee: what is made again, or once, is made by the same operations from the same values, none of
+which is random or changed in place: not a bit of any result is another.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ _VIEWS = frozenset(
 _CHEAP = _VIEWS | {
     _A._to_copy.default, _A.scalar_tensor.default, _A.full.default, _A.arange.default, _A.arange.start
 }  # fmt: skip
+_STATISTICS = (_A.native_batch_norm.default, _A.cudnn_batch_norm.default)
 # Sums, into which compilers fuse what they read. Matrix products want it in memory.
 _READERS = frozenset(
     (_A.sum.dim_IntList, _A.native_layer_norm.default, _A.native_layer_norm_backward.default)
@@ -79,10 +83,13 @@ def tidied(graph: fx.GraphModule) -> fx.GraphModule:
 
 
 def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> list[fx.Node]:
-    """What is cheap and made twice from the same values is made once; the nodes that are left."""
+    """What is cheap and made twice from the same values is made once; the nodes that are left.
+
+    Not what is larger than those values: it would be kept from its first reader to the last.
+    """
     seen, left = dict[Any, fx.Node](), list[fx.Node]()
     for node in nodes:
-        if _fixed(node, changed):
+        if _fixed(node, changed) and not _widens(node):
             key = (node.target, repr((node.args, node.kwargs)))
             if seen.setdefault(key, node) is not node:
                 node.replace_all_uses_with(seen[key])
@@ -92,8 +99,18 @@ def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> list[fx.Node]:
     return left
 
 
+def _widens(node: fx.Node) -> bool:
+    """Whether it is a copy in higher precision."""
+    if node.target is not _A._to_copy.default:
+        return False
+    source: Any = node.args[0]
+    return bool(node.meta["val"].itemsize > source.meta["val"].itemsize)
+
+
 def changed_by(node: fx.Node) -> list[fx.Node]:
     """The operands that an operation changes in place."""
+    if node.target in _STATISTICS:  # whose schemas do not say so
+        return [x for x in node.args[3:5] if isinstance(x, fx.Node)]
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return []

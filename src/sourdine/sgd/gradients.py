@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from sourdine.sgd.tape import AS_IS, CHECKPOINTING, Choice, Key, Record, Tape, U
 from sourdine.sgd.uses import Gradients, Lookup, Outer
 
 _RULES = (rules, convolution, recurrent, general)  # importing them registers the rules
+_LOST = 2.0**-22  # of numbers in float16: steps are 2^-24 wide at least, here and in layers after this
 
 
 @dataclass
@@ -33,8 +35,8 @@ class Knowledge:
 
     A proof is of one batch. It is made for every new combination of shapes, for every batch in which
     data decide where rows go, again after 1, 2, 4, ... and then every 64 batches of that shape, and in
-    the last lot of a run (sgd/adding.py): a model that begins to mix examples later is found out,
-    though not at once.
+    the last lot of a plan (sgd/adding.py): a model that begins to mix examples later is found out,
+    though not at once, and not if the run is stopped before or its last lot is empty.
     """
 
     choices: dict[Key, Choice] = field(default_factory=dict)
@@ -42,9 +44,18 @@ class Knowledge:
     unseen: set[str] = field(default_factory=set)  # parameters with uses that the tape cannot see
     late: bool = False  # take no gradient early: some layers lead to losses in some batches only
     seen: Counter[tuple[Key, ...]] = field(default_factory=Counter)  # batches of each shape
-    asked: bool = False  # the next batch is to be proved in any case
+    asked: bool = False  # batches are to be proved in any case
     open: bool = False  # after the last batch: something in it has to be proved every time
     denied: list[Tensor] | None = None  # while a graph is traced: what must not hold (sgd/graphs.py)
+
+    @contextmanager
+    def proving(self, asked: bool) -> Iterator[None]:
+        """Here batches are proved in any case, or not more than by themselves."""
+        before, self.asked = self.asked, asked
+        try:
+            yield
+        finally:
+            self.asked = before
 
     def due(self, tape: Tape) -> bool:
         """Whether this batch is to be proved although nothing in it is new."""
@@ -213,7 +224,9 @@ def _prove(
     """
     types = {gradient.dtype for gradient in got if gradient is not None}
     half = any(kind.itemsize < 4 for kind in types)
-    v = layouts.weights(len(values), values, powers=6 if torch.float16 in types else 64)
+    narrow = torch.float16 in types
+    v = layouts.weights(len(values), values, powers=6 if narrow else 64)
+    how: dict[str, Any] = {"half": half, "lost": _LOST if narrow else 0.0}
     again = pull(start * v, True)
     for record, plain, weighted in zip(records, got, again, strict=False):
         if plain is None or weighted is None:
@@ -224,7 +237,7 @@ def _prove(
             choice
             for choice in ((record.choice,) if record.fixed or known else record.choices)
             if isinstance(choice, layouts.Layout)
-            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v, half=half)
+            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v, **how)
         ]
         if not fitting and known:
             raise CheckError(

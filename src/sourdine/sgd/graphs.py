@@ -9,9 +9,10 @@ values is left to the eager code, and the reason kept. Where the eager code itse
 that move, gradients that are not finite), the graph answers whether its sums may be used; if not, the
 whole lot is made again eagerly. Proofs that rows are told apart (sgd/gradients.py) go on, but from the
 64th batch of a shape a quarter as often: a graph does what was proved of it whatever becomes of the
-model's code, and only weights that come to mix what they did not before are left to be found. With each
-proof the graph is held against the eager code on the same batch: a model that was changed since, by a
-setting that nobody sees (sgd/watched.py), gets a new graph.
+model's code, and only weights, buffers or data that make it mix what it did not before are left to be
+found, up to 256 batches later or in the last lot. With each proof the graph is held against the eager
+code on the same batch: a model that was changed since, by a setting that nobody sees (sgd/watched.py),
+gets a new graph.
 
 Rounding: a compiler may add up in any order, so norms are summed in a way for which none does harm
 (`any_order` in sgd/rounding.py), and it is told to keep the roundings to half precision.
@@ -19,7 +20,7 @@ Rounding: a compiler may add up in any order, so norms are summed in a way for w
 What a batch may hold is tensors and plain values; no other tensor may come into a graph, where it would
 stay as it is.
 
-Repeatable, if `unchanging`: a batch is made by its graph as it was traced, from its first time on, so
+Repeatable, if `unchanging`: a batch is made by its graph, not compiled, from its first time on, so
 that a run that is started again makes it alike; `made` says of each whether it was. A compiler chooses
 by the clock, and a graph may be some batches behind a model that something else than training changes.
 """
@@ -56,7 +57,7 @@ _PROVED = 256  # batches from one proof to the next
 
 
 def traced(program: fx.GraphModule) -> Program:
-    """Graphs as they were traced, but nothing is made twice: seconds for each new shape of a batch."""
+    """Graphs as they were traced, tidied: seconds for each new shape of a batch."""
     return tidied(program)
 
 
@@ -178,7 +179,8 @@ class Graphs:
             reseed()
         self.made.append(graph is not None)
         if graph is None:
-            return eagerly()
+            with knowledge.proving(prove):
+                return eagerly()
         graph.batches += 1
         norms, losses, usable = self._run(graph.program, batch)
         self._usable.logical_and_(usable)
@@ -235,11 +237,8 @@ class Graphs:
         """The eager code's sums, alone in `.grad`, and its norms."""
         self._flat.zero_()
         reseed()
-        knowledge.asked = prove
-        try:
+        with knowledge.proving(prove):
             return eagerly().norms
-        finally:
-            knowledge.asked = False
 
     def _new(self, batch: Batch, clip: Clip, knowledge: Knowledge) -> _Graph:
         if knowledge.open:  # low-rank additions that are zero as yet, say

@@ -1,9 +1,12 @@
 """Sums and products whose rounding is bounded, in single precision at least.
 
-Norms of contributions are rounded upwards by a bound on what was lost (sgd/uses.py), so every sum here
-is made in a way that has one: few additions for any term, and none in half precision. Where a compiler
-may take terms in any order (`any_order`), sums are taken by sixteens, whose bound holds for every order
-(Higham 2002, chapter 4: n additions are off by at most n u of the sum of absolute values, u = 2^-24).
+Norms of contributions are rounded upwards by a bound on what was lost (sgd/uses.py), so sums of squares
+and of products are made in ways that have one: few additions for any term, none in half precision.
+Matrix products (`exactly`, `products`) have that of ROUNDING and FEATURE, which is measured.
+
+Where a compiler may take terms in any order (`any_order`), sums are taken by sixteens, whose bound
+holds for every order (Higham 2002, chapter 4: n additions are off by at most n u of the sum of absolute
+values, u = 2^-24).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One graph of everything from a batch to its clipped sums, traced without values.
 
-Guarantee: a graph holds no decision that depended on data, and no tensor but its inputs: what a model
-or a loss makes of its own would stay as it is, and what a model keeps has no values. Such models raise
-an error here, and are left to the eager code (sgd/graphs.py).
+Guarantee: a graph holds no decision that depended on data, and no tensor but its inputs and single
+numbers: what a model or a loss makes of its own would stay as it is, and what a model keeps has no
+values. Such models raise an error here, and are left to the eager code (sgd/graphs.py).
 """
 
 from __future__ import annotations
