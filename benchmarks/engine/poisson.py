@@ -5,7 +5,7 @@
 A BERT-base classifier, texts of 128 tokens, bf16 autocast on a GPU, trained in two ways in one process, in turns:
 
 - real: sourdine's Engine as its users call it. Every lot is a Poisson draw of planned size 256, collated, cut
-  into batches of 64, the last of 64, 32 or 16, filled up and masked; noise from a secure source, in the step of AdamW.
+  into equal batches of 52, 56, 60 or 64, filled up and masked; noise from a secure source, in the step of AdamW.
 - fixed: the same graphs on 4 full batches of 64 that lie on the device, added up; torch's own noise and its fused AdamW.
 
 What counts is the wall time of a round of steps, synchronised, for each real token: the ratio of the two in the same

@@ -23,6 +23,18 @@ def test_what_trains_follows_from_the_machine() -> None:
     assert plan(replace(GPU, pretrained=False)).strategy.name == "all"
 
 
+@pytest.mark.parametrize("parameters", [2e6, 2.27e7, 1.1e8, 1e9])
+def test_lots_are_cut_into_equal_parts_that_fit_a_gpu(parameters: float) -> None:
+    """Small models take larger batches; a lot that is a little larger than planned needs no other."""
+    own = plan(replace(GPU, parameters=int(parameters)))
+    tokens = own.batch_size * own.max_length
+    assert tokens <= 65_536 * (4 if parameters < 2.5e7 else 1) + own.max_length
+    parts = math.ceil(own.lot_size / own.batch_size)
+    spread = 3 * math.sqrt(own.lot_size * (1 - own.lot_size / GPU.units))
+    assert parts * own.batch_size >= own.lot_size + spread
+    assert own.batch_size > 0.8 * min(own.lot_size, tokens / own.max_length)
+
+
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_other_steps_move_the_weights_as_far(name: str) -> None:
     chosen = STRATEGIES[name]()

@@ -11,7 +11,6 @@ every batch is proved (sgd/gradients.py), so that what has come to mix examples 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -28,7 +27,7 @@ from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.gradients import Knowledge, trained
 from sourdine.sgd.graphs import Graphs
-from sourdine.sgd.sampling import Lots
+from sourdine.sgd.sampling import Lots, usual_most
 from sourdine.sgd.sums import Sums
 
 
@@ -191,4 +190,4 @@ def largest(lots: Lots, most_per_user: int, device: torch.device) -> int:
     """The batch size to begin with: 64 units on a CPU; on a GPU a whole lot, which may be halved."""
     if device.type == "cpu":
         return 64 * most_per_user
-    return most_per_user * (1 << math.ceil(math.log2(max(1.0, lots.lot_size))))
+    return most_per_user * usual_most(lots.lot_size, lots.records)

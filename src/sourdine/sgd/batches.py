@@ -1,16 +1,17 @@
 """From the units of a lot to physical batches that fit into memory.
 
 A lot of any size is cut into physical batches of a few sizes only, `batch_size` halved again and again,
-so that a model meets few shapes. Where a batch is not full it is filled up with copies of an example of
-its own that carry weight 0: their gradient is multiplied by zero before anything is added up, so they
-contribute exactly nothing, and the numbers of real examples are never counted for anything.
+so that a model meets few shapes. Where a batch is not full it is filled up, by an eighth at most unless
+it is small, with copies of an example of its own that carry weight 0: their gradient is multiplied by
+zero before anything is added up, so they contribute exactly nothing, and the numbers of real examples
+are never counted for anything.
 
 A dataset with `sizes`, a number for each example, has units of like size put into one batch: texts of
 like length need little padding. This changes the order of a sum, never what is in it.
 
-Where each shape costs seconds before it saves milliseconds (sgd/graphs.py), `few` asks for fewer of
-them and more filling, and for one unit more where there would be as many examples as tokens in each;
-otherwise a batch is filled up by an eighth at most, unless it is small.
+Where each shape costs seconds before it saves milliseconds (sgd/graphs.py), `few` asks for batches of
+one size a lot, as few as will do, and for one unit more where there would be as many examples as tokens
+in each. Lots are of like size, so the sizes of their batches are: two to four are common.
 """
 
 from __future__ import annotations
@@ -161,11 +162,17 @@ def _as_long_as_many(data: Any, rows: int) -> bool:
 
 
 def cut(count: int, most: int, few: bool = False) -> list[int]:
-    """Rows of the batches that hold so many: each is most, most / 2, most / 4, ... (rounded up)."""
-    found, least = [], -(-most // (4 if few else 8))
+    """Rows of the batches that hold so many: each is most, most / 2, most / 4, ... (rounded up).
+
+    few: all of one size, a multiple of most / 16, and filled up by less than that each.
+    """
+    if few and count:
+        many, step = -(-count // most), -(-most // 16)
+        return [min(most, -(-count // (many * step)) * step)] * many
+    found, least = [], -(-most // 8)
     while count > 0:
         rows = bucket(count, most, least)
-        if not few and rows > least and 8 * count < 7 * rows:
+        if rows > least and 8 * count < 7 * rows:
             rows = -(-rows // 2)  # a full one of half the size, and the rest in others
         found.append(rows)
         count -= rows

@@ -156,6 +156,12 @@ class ShuffledLots(Lots):
         return ShuffledEvent(release.noise_multiplier, self.lots, -(-steps // self.lots))
 
 
+def usual_most(lot_size: float, records: int) -> int:
+    """The size that a Poisson lot does not pass, but for one in thirty thousand."""
+    spread = math.sqrt(lot_size * (1 - lot_size / records))
+    return min(records, math.ceil(lot_size + 4 * spread))
+
+
 def _uniform(count: int, source: Source) -> NDArray[np.float64]:
     """Numbers in (0, 1], of 53 bits each."""
     bits = np.frombuffer(source.bytes(8 * count), dtype=np.uint64) >> np.uint64(11)

@@ -27,6 +27,7 @@ import torch
 from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.errors import InputError
+from sourdine.sgd.sampling import usual_most
 from sourdine.text.strategies import Everything, Head, LoRA, Strategy
 
 _LABEL_SHARE = 1e-2
@@ -155,7 +156,7 @@ def plan(situation: Situation, strategy: Strategy | None = None, *, steps: int |
             "The labels were not declared: a noisy count tells those that many units have, and the "
             "others are left out; --labels saves its cost."
         )
-    batch = _batch(situation, chosen, length)
+    batch = _batch(situation, chosen, lot, length)
     return Plan(
         chosen,
         lot,
@@ -272,11 +273,15 @@ def _label_noise(budget: Budget) -> float:
     return max(4.0, 20.0 / budget.epsilon)
 
 
-def _batch(situation: Situation, strategy: Strategy, length: int) -> int:
+def _batch(situation: Situation, strategy: Strategy, lot: int, length: int) -> int:
+    """On a GPU a whole lot, or an equal part of it: as many tokens as a small model leaves room for."""
     if strategy.name == "head":
         return 8192
-    tokens = 65_536 if situation.device == "cuda" else 4_096
-    return max(1, min(512, tokens // length))
+    if situation.device != "cuda":
+        return max(1, min(512, 4_096 // length))
+    tokens = 65_536 * min(4.0, max(1.0, 1e8 / situation.parameters))
+    rows = usual_most(lot, situation.units)
+    return math.ceil(rows / math.ceil(rows * length / tokens))
 
 
 def _seconds(situation: Situation, strategy: Strategy, lot: int, steps: int, length: int) -> float:
