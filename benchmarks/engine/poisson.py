@@ -13,8 +13,8 @@ round (goal: at most 1.05), median, least and most. The first rounds (--warm), a
 that is new (which costs seconds once, with compiled graphs a minute), are not counted. Batches that are proved anew are:
 the 1st, 2nd, 4th, ... of each shape and every 256th. After 20 rounds each shape is past its 32nd, as a rule.
 
-The second table is of texts of 64 to 128 tokens, which are also padded to 64 or 128 tokens as the longest of a
-batch asks for (text/examples.py); beside full batches of 128 tokens, by the real token. --tiny is for a try on the CPU.
+The second table is of texts of 64 to 128 tokens, which are also padded to one of a few lengths (sgd/shapes.py);
+beside full batches of 128 tokens, by the real token. --tiny is for a try on the CPU.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -105,15 +106,21 @@ class Fixed(run.OursCompiled):
 class Watched(Collate):
     """Counts the tokens of batches, padding included, and remembers their shapes."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(0, most)
-        self.tokens, self.shapes = 0, set[torch.Size]()
+    def __init__(self, most: int, least: int = 0, seen: Counter[torch.Size] | None = None) -> None:
+        super().__init__(0, most, least)
+        self.seen = Counter[torch.Size]() if seen is None else seen
+
+    def at_least(self, length: int) -> "Watched":
+        return Watched(self.most, length, self.seen)
 
     def __call__(self, rows: list[dict[str, Any]]) -> models.Batch:
         batch = super().__call__(rows)
-        self.tokens += batch["input_ids"].numel()
-        self.shapes.add(batch["input_ids"].shape)
+        self.seen[batch["input_ids"].shape] += 1
         return batch
+
+    @property
+    def tokens(self) -> int:
+        return sum(shape.numel() * count for shape, count in self.seen.items())
 
 
 class Real:
@@ -185,10 +192,10 @@ def compare(real: Real, fixed: Fixed, setting: Setting, asked: argparse.Namespac
     found: list[dict[str, float]] = []
     done = 0
     while len(found) < asked.rounds:
-        before = real.examples, real.tokens, real.collate.tokens, len(real.collate.shapes)
+        before = real.examples, real.tokens, real.collate.tokens, len(real.collate.seen)
         took = seconds(real.step, asked.steps, asked.device)
         base = seconds(lambda: run.once(fixed), asked.steps, asked.device)
-        after = real.examples, real.tokens, real.collate.tokens, len(real.collate.shapes)
+        after = real.examples, real.tokens, real.collate.tokens, len(real.collate.seen)
         examples, tokens, computed, new = (b - a for a, b in zip(before, after, strict=True))
         done += 1
         print(f"round {done}: {took:.1f} s, fixed {base:.1f} s, {new} new shapes", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import namedtuple
 from typing import Any
 
@@ -19,6 +18,7 @@ from sourdine.errors import InputError  # noqa: E402
 from sourdine.sgd.batches import Units, batches, bucket, move  # noqa: E402
 from sourdine.sgd.batches import cut as pieces  # noqa: E402
 from sourdine.sgd.sampling import PoissonLots, usual_most  # noqa: E402
+from sourdine.sgd.shapes import whole  # noqa: E402
 
 CPU = torch.device("cpu")
 DATA = list(range(100, 160))
@@ -44,7 +44,6 @@ def test_a_bucket_holds_its_examples(count: int, most: int) -> None:
 @given(st.integers(1, 2000))
 def test_buckets_are_few(most: int) -> None:
     assert len({rows for count in range(1, most + 1) for rows in pieces(count, most)}) <= 5
-    assert len({rows for count in range(1, most + 1) for rows in pieces(count, most, few=True)}) <= 16
 
 
 @given(st.integers(1, 3000), st.integers(1, 600))
@@ -52,20 +51,6 @@ def test_little_is_filled_up(count: int, most: int) -> None:
     rows = pieces(count, most)
     assert count <= sum(rows)
     assert sum(rows) <= count * 8 / 7 + most / 8 + 1
-    few = pieces(count, most, few=True)
-    assert len(set(few)) == 1 and max(few) <= most and len(few) == -(-count // most)
-    assert sum(few[:-1]) < count <= sum(few) < count + len(few) * (most / 16 + 1)
-
-
-@pytest.mark.parametrize(
-    ("lot", "records", "most"), [(256, 10_000, 64), (2048, 6920, 2208), (1000, 50_000, 128)]
-)
-def test_lots_of_like_size_make_few_shapes(lot: int, records: int, most: int) -> None:
-    """Those of Poisson lots within three deviations, and filled up by a twentieth at most on average."""
-    spread = int(3 * math.sqrt(lot * (1 - lot / records)))
-    cuts = [pieces(count, most, few=True) for count in range(lot - spread, lot + spread)]
-    assert len({cut[0] for cut in cuts}) <= 4
-    assert sum(map(sum, cuts)) < 1.05 * lot * len(cuts)
 
 
 def test_a_lot_seldom_passes_its_usual_most() -> None:
@@ -184,10 +169,10 @@ def test_a_graph_never_has_as_many_examples_as_tokens(each: int, tokens: int) ->
     examples = [torch.full((tokens,), at) for at in range(24)]
     users = None if each == 1 else [at // each for at in range(24)]
     units = Units(examples, users, each)
-    for few in (True, False):
+    for kinds in (whole(8 // each), ()):
         lot, found = np.arange(8 // each), []
-        for batch in batches(units, lot, 8, torch.stack, CPU, rng.seeded(1), few=few):
+        for batch in batches(units, lot, 8, torch.stack, CPU, rng.seeded(1), kinds):
             assert len(batch.data) == len(batch.weights) == batch.units * each
-            assert not few or len(batch.data) != tokens
+            assert not kinds or len(batch.data) != tokens
             found += batch.data[batch.weights > 0][:, 0].tolist()
         assert sorted(found) == list(range(8))

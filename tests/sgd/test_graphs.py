@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +264,43 @@ def test_a_change_is_found_whatever_the_order_of_shapes_and_signs() -> None:
         found = made.sums(data()), made.sums(other)
     torch.testing.assert_close(found[0], made.wanted(data()))
     torch.testing.assert_close(found[1], made.wanted(other))
+
+
+@pytest.mark.parametrize("rows", [(4,), (4, 3), (4, 3, 2), (-4, 3)])
+def test_proofs_take_turns_by_the_place_in_a_lot(
+    rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One schedule for all shapes; were each proof of the next batch, one would never be due again.
+
+    -4: batches that get no graph, whose turn is passed over.
+    """
+    made, proved, at = Made(net(), loss, 0.1), list[tuple[int, int]](), 0
+    settled = made.graphs._settled
+
+    def watched(batch: Batch, *rest: Any) -> Any:
+        proved.append((at, batch.units))
+        return settled(batch, *rest)
+
+    monkeypatch.setattr(made.graphs, "_settled", watched)
+    for _ in range(2 * room._PROVED // len(rows) + 4):
+        made.begin()
+        for count in rows:
+            at += count > 0
+            part = {name: x[: abs(count)] for name, x in data().items()}
+            batch = Batch(part, torch.ones(abs(count)), abs(count), True)
+            if count < 0:
+                batch.data["odd"] = object()
+            eagerly = partial(made.eagerly, batch)
+            made.graphs.add(batch, Flat(0.1), made.knowledge, eagerly, seed)
+        assert made.graphs.sound()
+    places, shapes = [place for place, _ in proved], sum(count > 0 for count in rows)
+    assert places[:shapes] == list(range(1, shapes + 1)), "the first of every shape"
+    due = [2**power for power in range(9)] + [room._PROVED * 2 // len(rows) * shapes]
+    for wanted in due:  # within the lots that follow
+        assert any(wanted <= place < wanted + 3 * len(rows) for place in places)
+    assert len(proved) <= len(due) + shapes
+    counts = Counter(units for _, units in proved)
+    assert shapes * min(counts.values()) >= len(due) - shapes
 
 
 def test_data_do_not_become_constants() -> None:

@@ -215,21 +215,11 @@ def test_labels_and_strategies_are_checked() -> None:
     assert len(WORDS) == len(set(WORDS))
 
 
-def test_lengths_are_rounded_up_to_few() -> None:
-    def length(tokens: int, most: int | None) -> int:
-        row = {"input_ids": [1] * tokens, "labels": 0}
-        return int(Collate(0, most)([row])["input_ids"].shape[1])
+def test_batches_are_padded_as_they_are_told() -> None:
+    def length(tokens: int, collate: Collate) -> int:
+        return int(collate([{"input_ids": [1] * tokens, "labels": 0}])["input_ids"].shape[1])
 
-    assert [length(x, None) for x in (1, 2, 3, 67)] == [2, 2, 4, 68]
-    assert [length(x, 512) for x in (1, 9, 33, 64, 65, 67, 129, 300)] == [
-        8,
-        16,
-        40,
-        64,
-        80,
-        80,
-        160,
-        320,
-    ]
-    assert [length(x, 70) for x in (64, 65, 70)] == [64, 70, 70]
-    assert length(1000, 70) == 1000  # never cut here
+    assert [length(x, Collate(0)) for x in (1, 2, 3, 67)] == [2, 2, 4, 68]
+    assert [length(x, Collate(0).at_least(72)) for x in (1, 72, 73)] == [72, 72, 74]
+    assert [length(x, Collate(0, 70).at_least(72)) for x in (1, 70)] == [70, 70]
+    assert length(1000, Collate(0, 70)) == 1000  # never cut here

@@ -27,7 +27,9 @@ from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.gradients import Knowledge, trained
 from sourdine.sgd.graphs import Graphs
+from sourdine.sgd.processes import Processes
 from sourdine.sgd.sampling import Lots, usual_most
+from sourdine.sgd.shapes import Kind, kinds, whole
 from sourdine.sgd.sums import Sums
 
 
@@ -40,6 +42,7 @@ class Adding:
     clip: Clip
     collate: Collate
     graphs: Graphs | None
+    plan: Lots
     steps: int
     batch_size: int
     _parameters: dict[str, Tensor]
@@ -48,6 +51,8 @@ class Adding:
     _knowledge: Knowledge
     _places: Sums | None
     _ahead: Ahead
+    _processes: Processes
+    _shapes: dict[int, tuple[Kind, ...]]
     _streams: rng.Streams
     _save_every: int
     _off_pace: bool
@@ -101,11 +106,25 @@ class Adding:
             torch.cuda.empty_cache()
 
     def _batches(self, lot: Lot) -> Iterator[Batch]:
-        size, few = self.batch_size, self.graphs is not None
+        size = self.batch_size
         if (begun := lot.begun(size)) is not None:
             return begun
-        source = self._streams.at("examples", lot.step)
-        return batches(self._units, lot._units, size, self.collate, self._device, source, few=few)
+        source, kinds = self._streams.at("examples", lot.step), self._kinds(size)
+        return batches(self._units, lot._units, size, self.collate, self._device, source, kinds)
+
+    def _kinds(self, size: int) -> tuple[Kind, ...]:
+        """The shapes of batches, planned where each costs something."""
+        if self.graphs is None:
+            return ()
+        if size not in self._shapes:
+            most, sizes = max(1, size // self._units.most), self._units.all_sizes()
+            rate = self.plan.lot_size / self.plan.records / self._processes.count
+            self._shapes[size] = (
+                whole(most)
+                if sizes is None
+                else kinds(sizes, rate, most, self.steps, self.graphs.costs.shared(self._units.most))
+            )
+        return self._shapes[size]
 
     def _add(self, batch: Batch, by_graphs: bool, prove: bool) -> Tensor | float:
         """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive).

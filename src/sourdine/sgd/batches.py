@@ -9,13 +9,14 @@ are never counted for anything.
 A dataset with `sizes`, a number for each example, has units of like size put into one batch: texts of
 like length need little padding. This changes the order of a sum, never what is in it.
 
-Where each shape costs seconds before it saves milliseconds (sgd/graphs.py), `few` asks for batches of
-one size a lot, as few as will do, and for one unit more where there would be as many examples as tokens
-in each. Lots are of like size, so the sizes of their batches are: two to four are common.
+Where each shape costs seconds before it saves milliseconds (sgd/graphs.py), the lengths and sizes of
+batches are planned for the whole run instead (`kinds`, sgd/shapes.py), and there is one unit more where
+there would be as many examples as tokens in each.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from sourdine import checks
 from sourdine.errors import InputError
 from sourdine.rng import Source
 from sourdine.sgd.sampling import Indices
+from sourdine.sgd.shapes import Kind
 
 Collate = Callable[[list[Any]], Any]
 
@@ -100,6 +102,10 @@ class Units:
     def __len__(self) -> int:
         return len(self.dataset) if self.examples is None else len(self.examples)
 
+    def all_sizes(self) -> list[int] | None:
+        """How large every unit is, where the dataset knows."""
+        return None if self.sizes is None else [self.size(unit) for unit in range(len(self))]
+
     def size(self, unit: int) -> int:
         """How large the largest example of a unit is, where the dataset knows."""
         if self.sizes is None:
@@ -126,32 +132,61 @@ def batches(
     collate: Collate,
     device: torch.device,
     source: Source,
-    *,
-    few: bool = False,
+    kinds: Sequence[Kind] = (),
 ) -> Iterator[Batch]:
-    """The physical batches of a lot, of at most `size` examples each; none for an empty lot."""
+    """The physical batches of a lot, of at most `size` examples each; none for an empty lot.
+
+    kinds: their shapes, if they are planned, in the place of `size`.
+    """
     each = units.most
     alike = sorted((int(unit) for unit in lot), key=units.size, reverse=True)  # the most memory first
-    start = 0
-    for rows in cut(len(lot), max(1, size // each), few):
-        own = [units.of(unit, source) for unit in alike[start : start + rows]]
-        start += rows
-        filler = own[0][0]
+    drawn = {unit: units.of(unit, source) for unit in alike}  # in one order, however they are cut
+    for own, rows, sized in _parts(units, alike, max(1, size // each), collate, kinds):
+        filler = drawn[own[0]][0]
         places: list[int] = []
         weights: list[float] = []
-        for examples in own + [[]] * (rows - len(own)):
+        for examples in [drawn[unit] for unit in own] + [[]] * (rows - len(own)):
             # A unit is filled up from itself: an infinite gradient times zero is not a number, and
             # must not spoil what others contribute.
             places += examples + [examples[0] if examples else filler] * (each - len(examples))
             weights += [1 / max(1, len(examples))] * len(examples) + [0.0] * (each - len(examples))
-        data = collate([units.dataset[place] for place in places])
-        if few and _as_long_as_many(data, len(places)):
+        data = sized([units.dataset[place] for place in places])
+        if kinds and _as_long_as_many(data, len(places)):
             # Rows of a graph are told apart by their number: it must not be that of tokens too.
             places, weights = places + [filler] * each, weights + [0.0] * each
-            data = collate([units.dataset[place] for place in places])
+            data = sized([units.dataset[place] for place in places])
         data = move(data, device)
         full = all(weight == 1 for weight in weights)
         yield Batch(data, move(torch.tensor(weights), device), len(weights) // each, full)
+
+
+def _parts(
+    units: Units, alike: list[int], most: int, collate: Collate, kinds: Sequence[Kind]
+) -> Iterator[tuple[list[int], int, Collate]]:
+    """The units of each batch, its rows, and how it is collated; `alike` has the largest first."""
+    classes = [(alike, cut(len(alike), most), collate)]
+    if kinds:
+        found: list[list[int]] = [[] for _ in kinds]
+        bounds = [kind.size or 0 for kind in kinds[:-1]]  # the last takes all that are larger
+        for unit in alike:
+            found[bisect.bisect_left(bounds, units.size(unit))].append(unit)
+        classes, beyond = [], list[int]()
+        for kind, fitting in zip(kinds, found, strict=True):
+            own = fitting + beyond
+            many = 0 if kind.room is None else max(0, len(own) - kind.room)
+            beyond, own = own[:many], own[many:]
+            classes.insert(0, (own, kind.cut(len(own)), _padding(collate, kind.size)))
+    for own, rows, sized in classes:
+        start = 0
+        for count in rows:
+            yield own[start : start + count], count, sized
+            start += count
+
+
+def _padding(collate: Collate, size: int | None) -> Collate:
+    """The same, which pads its batches to this size, if it can be told so."""
+    told: Callable[[int], Collate] | None = getattr(collate, "at_least", None)
+    return collate if told is None or size is None else told(size)
 
 
 def _as_long_as_many(data: Any, rows: int) -> bool:
@@ -161,14 +196,8 @@ def _as_long_as_many(data: Any, rows: int) -> bool:
     )
 
 
-def cut(count: int, most: int, few: bool = False) -> list[int]:
-    """Rows of the batches that hold so many: each is most, most / 2, most / 4, ... (rounded up).
-
-    few: all of one size, a multiple of most / 16, and filled up by less than that each.
-    """
-    if few and count:
-        many, step = -(-count // most), -(-most // 16)
-        return [min(most, -(-count // (many * step)) * step)] * many
+def cut(count: int, most: int) -> list[int]:
+    """Rows of the batches that hold so many: each is most, most / 2, most / 4, ... (rounded up)."""
     found, least = [], -(-most // 8)
     while count > 0:
         rows = bucket(count, most, least)

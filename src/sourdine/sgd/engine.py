@@ -44,7 +44,6 @@ from sourdine.sgd.optim import AdamW
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.resuming import Resuming
 from sourdine.sgd.sampling import Lots, PoissonLots
-from sourdine.sgd.sums import Sums
 
 __all__ = ["Engine", "Lot"]
 _CHECKED = 6  # examples in a comparison with brute force
@@ -64,7 +63,9 @@ class Engine(Adding, Resuming):
     users: whose each example is, for a budget with unit "user"; a user takes part with at most
     most_per_user examples. records: the declared number of units, needed under add-remove.
     batch_size: the largest physical batch; it changes memory and speed, never the result. By default 64
-    on a CPU, and on a GPU as many as fit: batches of a lot are halved until they do, once.
+    on a CPU, and on a GPU as many as fit: batches of a lot are halved until they do, once. A dataset
+    with `sizes`, a number for each example, has like sizes put into one batch; by graphs, a collate with
+    `at_least(size)`, which gives one that pads to that size, has batches of few shapes.
     folder: where checkpoints go, every save_every steps; an unfinished run found there goes on. Make a
     learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
     canaries: further units, made for an audit (sgd/canaries.py); they count among the records.
@@ -116,7 +117,7 @@ class Engine(Adding, Resuming):
         self._repeats = graphs is unchanging and self._processes.count == 1
         self._open: Lot | None = None
         self._ahead = Ahead(self._draw, self._batches, self._device)
-        self._places: Sums | None = None
+        self._places, self._shapes = None, {}
         self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
 
         unit = "example" if users is None else "user"

@@ -7,12 +7,13 @@ is recorded and replayed (sgd/replay.py).
 Guarantee: a graph holds no decision that depended on data (sgd/tracing.py); a model that looks at
 values is left to the eager code, and the reason kept. Where the eager code itself looks at values (rows
 that move, gradients that are not finite), the graph answers whether its sums may be used; if not, the
-whole lot is made again eagerly. Proofs that rows are told apart (sgd/gradients.py) go on, but from the
-64th batch of a shape a quarter as often: a graph does what was proved of it whatever becomes of the
+whole lot is made again eagerly. Proofs that rows are told apart (sgd/gradients.py) go on, but less
+often: for the first batch of each shape, then after 1, 2, 4, ... and every 256 batches of whatever
+shape, in turn by their place in a lot. A graph does what was proved of it whatever becomes of the
 model's code, and only weights, buffers or data that make it mix what it did not before are left to be
-found, up to 256 batches later or in the last lot. With each proof the graph is held against the eager
-code on the same batch: a model that was changed since, by a setting that nobody sees (sgd/watched.py),
-gets a new graph.
+found, some hundred batches later or in the last lot. With each proof the graph is held against the
+eager code on the same batch: a model that was changed since, by a setting that nobody sees
+(sgd/watched.py), gets new graphs.
 
 Rounding: a compiler may add up in any order, so norms are summed in a way for which none does harm
 (`any_order` in sgd/rounding.py), and it is told to keep the roundings to half precision.
@@ -45,6 +46,7 @@ from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
 from sourdine.sgd.gradients import Knowledge, NotProved, often
 from sourdine.sgd.pieces import by_pieces
 from sourdine.sgd.replay import Replay
+from sourdine.sgd.shapes import Costs
 from sourdine.sgd.sums import Sums
 from sourdine.sgd.tracing import Answer, Loss, half, reason, trace
 from sourdine.sgd.watched import PLAIN, Watched, shape
@@ -54,6 +56,8 @@ Program = Callable[[list[Tensor], Any, Tensor, list[Tensor]], Answer]
 Compiler = Callable[[fx.GraphModule], Program]
 _MOST = 32  # shapes
 _PROVED = 256  # batches from one proof to the next
+_SECOND = 1 << 21  # tokens that a tiny model makes in a second on a GPU, as measured on an H200
+_TINY = 1 << 24  # parameters
 
 
 def traced(program: fx.GraphModule) -> Program:
@@ -100,7 +104,6 @@ class _Graph:
 
     program: Program
     half: bool
-    batches: int = 0
 
 
 class Graphs:
@@ -126,6 +129,17 @@ class Graphs:
         self._changed = False
         self._sums: Sums | None = None
         self._pool: Any = None
+        self._count = 0  # of batches
+        self._due, self._turn = (
+            0,
+            0,
+        )  # for how many lots a proof has been due, of the batch at this place
+
+    @property
+    def costs(self) -> Costs:
+        """What a new shape costs before it saves anything, and what a batch costs, roughly."""
+        tokens = _SECOND / (1 + sum(x.numel() for x in self.model.parameters()) / _TINY)
+        return Costs(tokens * (64 if self.compiler is compiled else 4), tokens / 256)
 
     def begin(self, sums: Sums) -> None:
         """For a lot that is added up there; what is there already is no business of graphs."""
@@ -138,6 +152,8 @@ class Graphs:
             self._watched = Watched(self.model, by_place=self._flat.is_cuda)
         self._usable.fill_(True)
         self._changed = False
+        self._turn %= max(1, len(self.made))
+        self._due += self._due > 0
         self.made.clear()
 
     def forget(self) -> None:
@@ -174,17 +190,26 @@ class Graphs:
         if isinstance(key, str):
             self.reasons[key] = key
         graph = self._graphs.get(key)
-        if key not in self.reasons and (graph is None or prove or often(graph.batches + 1, _PROVED)):
+        if key not in self.reasons and (self._is_due() or graph is None or prove):
             graph = self._settled(batch, clip, knowledge, eagerly, reseed)
             reseed()
         self.made.append(graph is not None)
         if graph is None:
             with knowledge.proving(prove):
                 return eagerly()
-        graph.batches += 1
         norms, losses, usable = self._run(graph.program, batch)
         self._usable.logical_and_(usable)
         return Clipped(losses, norms, None)
+
+    def _is_due(self) -> bool:
+        """Whether the next batch, which its graph could make, is to be proved all the same."""
+        self._count += 1
+        if often(self._count, _PROVED):
+            self._due = max(1, self._due)
+        if not self._due or (len(self.made) != self._turn and self._due < 3):
+            return False
+        self._due, self._turn = 0, len(self.made) + 1
+        return True
 
     def _settled(
         self,

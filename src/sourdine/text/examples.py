@@ -25,7 +25,6 @@ from sourdine.text.models import Classifier, quiet
 NOTHING = -1
 """The class of a record without one: its loss is zero, and so is what it adds to any sum."""
 _PAD_TO = 2  # lengths are rounded up to multiples, so that the engine meets fewer shapes
-_FEW = 8  # tokens, where there are to be fewer still
 
 
 class Examples(list[dict[str, Any]]):
@@ -53,19 +52,20 @@ def tokenized(
 class Collate:
     """Token ids to tensors, padded to the longest text of the batch, rounded up.
 
-    most: the stated length, where every new shape takes seconds (sgd/graphs.py): then lengths are
-    rounded up to multiples of 8, from 64 on of 16, from 128 on of 32 and so on, but not beyond it.
+    most: the stated length, beyond which nothing is padded. least: all are padded to this length.
     """
 
-    def __init__(self, padding: int, most: int | None = None) -> None:
-        self.padding, self.most = padding, most
+    def __init__(self, padding: int, most: int | None = None, least: int = 0) -> None:
+        self.padding, self.most, self.least = padding, most, least
+
+    def at_least(self, length: int) -> Collate:
+        """The same, which pads to this length: then batches of different texts have one shape."""
+        return Collate(self.padding, self.most, length)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         longest = max(len(row["input_ids"]) for row in rows)
         longest = max(1, -(-longest // _PAD_TO)) * _PAD_TO
-        if self.most is not None:
-            step = max(_FEW, (1 << (longest - 1).bit_length()) // 8)
-            longest = max(longest, min(self.most, -(-longest // step) * step))
+        longest = max(longest, self.least if self.most is None else min(self.least, self.most))
         batch = {"labels": torch.tensor([row["labels"] for row in rows])}
         for name in rows[0].keys() - {"labels"}:
             padded = np.full((len(rows), longest), self.padding if name == "input_ids" else 0)

@@ -19,7 +19,6 @@ from sourdine.text.accounts import Accounts
 from sourdine.text.auditing import Auditing
 from sourdine.text.examples import Collate, Features, cached_features
 from sourdine.text.log import releasable
-from sourdine.text.machine import graphs_on
 from sourdine.text.models import Classifier
 from sourdine.text.prepared import Prepared
 from sourdine.text.releases import Confusion, first_rows
@@ -92,9 +91,7 @@ class Learning:
         """Records as what trains reads them, and how they become batches."""
         labels = corpus.labels or ()
         rows = goal.examples(ready.tokenizer, corpus.texts, labels, ready.plan.max_length)
-        by_graphs = self.budget is not None and graphs_on(self._device) is not None
-        most = ready.plan.max_length if by_graphs else None
-        collate = Collate(ready.tokenizer.pad_token_id, most)
+        collate = Collate(ready.tokenizer.pad_token_id, ready.plan.max_length)
         if ready.plan.strategy.name != "head":
             return rows, collate
         frozen = cached_features(
