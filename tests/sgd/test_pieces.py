@@ -376,3 +376,55 @@ def test_statistics_that_a_layer_changes_are_read_twice() -> None:
     x = torch.linspace(-1, 1, 9).view(3, 3).square()
     for found, wanted in zip(tidied(graph)(x), run(x), strict=True):
         assert torch.equal(found, wanted)
+
+
+def casts_of(graph: Any) -> list[str]:
+    """Kinds of numbers that something is cast to, in order."""
+    found = [node for node in graph.graph.nodes if "_to_copy" in str(node.target)]
+    return [str(node.meta["val"].dtype).removeprefix("torch.") for node in found]
+
+
+def test_halves_are_not_widened_for_nothing() -> None:
+    """Rounded back they are what they were, and sums with a wide tensor are wide: to the bit."""
+
+    def run(x: Any) -> Any:
+        half = x.bfloat16()
+        again = (half.float().bfloat16() * 2).float()
+        return again + x, x - half.float(), half.float() * x, half.float().sum(0)
+
+    graph, _ = operations(run, 3, 3)
+    assert len(casts_of(graph)) == 7
+    assert casts_of(tidied(graph)) == ["bfloat16", "float32"]  # the sum needs it
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+    for found, wanted in zip(graph(x), run(x), strict=True):
+        assert torch.equal(found, wanted) and found.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_what_decides_a_result_stays_wide(case: int) -> None:
+    """Two halves, a half and a single number, what is changed in place, float16 beside bfloat16."""
+
+    def run(x: Any) -> Any:
+        half, one = x.bfloat16(), x.sum()
+        if case == 0:
+            return half.float() + (half * 3).float()
+        if case == 1:
+            return half.float() * one
+        if case == 2:
+            wide = half.float()
+            return wide.mul_(1.001).bfloat16(), wide + x
+        if case == 3:
+            return (half * 1e-6).float().half().float() + x  # which are small there
+        if case == 4:
+            back = half.float().bfloat16()
+            return back.mul_(3.0), half * 2
+        kept = half.float()
+        back = kept.bfloat16()
+        half.mul_(3.0)
+        return back + half, kept * x
+
+    graph, _ = operations(run, 3, 3)
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+    found, wanted = tidied(graph)(x), run(x)
+    for a, b in zip(*(y if isinstance(y, tuple) else (y,) for y in (found, wanted)), strict=True):
+        assert torch.equal(a, b) and a.dtype == b.dtype

@@ -1,7 +1,8 @@
 """What is made again instead of kept, and what is made once instead of twice.
 
 Cheap values that are made twice from the same ones are made once (`tidied`), as when several layers
-round one input to half precision.
+round one input to half precision. What is widened to single precision only to be rounded back, or to be
+added to something that is wide, is not widened: operations widen what they read by themselves.
 
 A compiler keeps every value that a later piece of a graph reads (sgd/pieces.py). Some cost nothing to
 make again from others that are kept in any case or are smaller, such as the five inner values of the
@@ -32,6 +33,7 @@ _VIEWS = frozenset(
 _CHEAP = _VIEWS | {
     _A._to_copy.default, _A.scalar_tensor.default, _A.full.default, _A.arange.default, _A.arange.start
 }  # fmt: skip
+_PROMOTE = (_A.add.Tensor, _A.sub.Tensor, _A.mul.Tensor)  # the wider of two operands decides
 _STATISTICS = (_A.native_batch_norm.default, _A.cudnn_batch_norm.default)
 # Sums, into which compilers fuse what they read. Matrix products want it in memory.
 _READERS = frozenset(
@@ -77,9 +79,42 @@ def tidied(graph: fx.GraphModule) -> fx.GraphModule:
         if node.target is _A.detach.default and not changed.intersection(memory(node)):
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
-    make_once_([x for x in graph.graph.nodes if x.op == "call_function"], changed)
+    left = make_once_([x for x in graph.graph.nodes if x.op == "call_function"], changed)
+    _leave_narrow_(left, changed)
     graph.recompile()
     return graph
+
+
+def _leave_narrow_(nodes: Sequence[fx.Node], changed: set[Any]) -> None:
+    """Halves that are made wide for nothing stay as they are; every number stays the same.
+
+    A half that is widened and rounded back is itself, and sums and products of a wide and a half tensor
+    are made of wide ones in any case.
+    """
+    for node in nodes:
+        for wide in [x for x in node.all_input_nodes if _widens(x) and _fixed(x, changed)]:
+            half: Any = wide.args[0]
+            if _like(node, half) and _fixed(node, changed):
+                node.replace_all_uses_with(half)
+            elif node.target in _PROMOTE and _other_is_wide(node, wide):
+                node.replace_input_with(wide, half)
+    for node in reversed(nodes):
+        if node.target is _A._to_copy.default and not node.users:
+            node.graph.erase_node(node)
+
+
+def _like(node: fx.Node, other: fx.Node) -> bool:
+    """Whether it is a copy of something that is like this already."""
+    x, y = node.meta["val"], other.meta["val"]
+    same = x.shape == y.shape and x.stride() == y.stride() and x.device == y.device
+    return node.target is _A._to_copy.default and bool(same and x.dtype == y.dtype)
+
+
+def _other_is_wide(node: fx.Node, wide: fx.Node) -> bool:
+    """Whether the operand beside this one alone decides that the result is wide."""
+    kind, device = node.meta["val"].dtype, wide.meta["val"].device
+    values = [x.meta["val"] for x in node.all_input_nodes if x is not wide]
+    return any(x.dtype == kind and x.dim() and x.device == device for x in values)
 
 
 def make_once_(nodes: Sequence[fx.Node], changed: set[Any]) -> list[fx.Node]:
@@ -104,7 +139,9 @@ def _widens(node: fx.Node) -> bool:
     if node.target is not _A._to_copy.default:
         return False
     source: Any = node.args[0]
-    return bool(node.meta["val"].itemsize > source.meta["val"].itemsize)
+    before, after = source.meta["val"], node.meta["val"]
+    floats = before.is_floating_point() and after.is_floating_point()
+    return bool(floats and after.itemsize > before.itemsize)
 
 
 def changed_by(node: fx.Node) -> list[fx.Node]:

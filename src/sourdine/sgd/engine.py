@@ -64,8 +64,8 @@ class Engine(Adding, Resuming):
     most_per_user examples. records: the declared number of units, needed under add-remove.
     batch_size: the largest physical batch; it changes memory and speed, never the result. By default 64
     on a CPU, and on a GPU as many as fit: batches of a lot are halved until they do, once. A dataset
-    with `sizes`, a number for each example, has like sizes put into one batch; by graphs, a collate with
-    `at_least(size)`, which gives one that pads to that size, has batches of few shapes.
+    with `sizes`, a number for each example, has like sizes put into one batch; by graphs, a collate
+    function with `at_least(size)`, which gives one that pads to that size, has few shapes.
     folder: where checkpoints go, every save_every steps; an unfinished run found there goes on. Make a
     learning-rate schedule after the engine, with last_epoch=engine.done - 1, so that it goes on too.
     canaries: further units, made for an audit (sgd/canaries.py); they count among the records.
