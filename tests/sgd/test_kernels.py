@@ -158,10 +158,11 @@ def classes() -> None:
 
     torch.manual_seed(0)
     logits = (9 * torch.randn(3, 2112)).half()
-    labels, g = torch.tensor([0, 2100, 7]), torch.tensor([1.0, -2.0, 0.0])
+    labels = torch.tensor([0, 9, 2100, 9, 7, 9])[::2]
+    g = torch.tensor([[1.0, 5.0], [-2.0, 5.0], [0.0, 5.0]])[:, 0]
     highest, total, _ = _log_softmax(logits[:, :2101])
     given = (logits, highest, total, labels, g)
-    there = [x.to(device()).clone() for x in given]
+    there = [logits.to(device()).clone(), *(x.to(device()) for x in given[1:])]
     kernels.by_class_(*there, 2101)
     by_class_(*given, 2101)
     found = there[0].cpu()

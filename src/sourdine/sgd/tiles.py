@@ -221,9 +221,10 @@ def by_class_(
 ) -> None:
     """See sgd/softmax.py."""
     rows, width = len(labels), logits.shape[-1]
+    dense = [x.contiguous() for x in (highest, total, labels, g)]  # labels may be a part of others
     with there(logits):
         _by_class[(triton.cdiv(width, _CLASSES), rows)](
-            *(logits, highest, total, labels, g, classes, width), CLASSES=_CLASSES, num_warps=4
+            *(logits, *dense, classes, width), CLASSES=_CLASSES, num_warps=4
         )
 
 
