@@ -106,3 +106,13 @@ def test_a_lot_of_other_streams_or_another_size_is_not_used() -> None:
     assert lot is not None
     assert lot.begun(of.batch_size + 1) is None
     assert of._ahead.lot(lot.step, seeded(2)) is not lot
+
+
+@pytest.mark.parametrize("graphs", [None, traced])
+def test_the_callers_generator_stays_as_it_is(graphs: Any) -> None:
+    """Whatever collating draws, and however often it is called."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        before = torch.get_rng_state()
+        run(made(Collate(noisy=True), graphs=graphs))
+        assert torch.equal(torch.get_rng_state(), before)

@@ -15,14 +15,17 @@ pytest.importorskip("triton")
 from cryptography.hazmat.primitives.ciphers import Cipher  # noqa: E402
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20  # noqa: E402
 
+import sourdine  # noqa: E402
+
 KEY = bytes(range(32))
 
 
 def test_kernels() -> None:
     """In a process of its own: Triton is told at its import whether to interpret."""
-    here = {"PYTHONPATH": str(Path(__file__).parent)}
+    own = [Path(__file__).parent, Path(sourdine.__file__).parents[1]]  # what is tested, not installed
+    here = {"PYTHONPATH": os.pathsep.join(map(str, own))}
     how = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    code = "import test_kernels as x; x.stream(); x.noise(); x.grid(); x.strides(); x.norms(); x.ghosts(); x.classes(); x.steps(); x.training()"
+    code = "import test_kernels as x; x.stream(); x.noise(); x.grid(); x.strides(); x.norms(); x.ghosts(); x.several(); x.fitting(); x.classes(); x.steps(); x.training()"
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **here, **how})
 
 
@@ -151,6 +154,68 @@ def ghosts() -> None:
     torch.testing.assert_close(least.sum((1, 2)).cpu(), torch.full((2,), 6.0 * 256))
 
 
+def several() -> None:
+    """Norms of parameters that are used alike, by one kernel: each its own, rounded upwards."""
+    from sourdine.sgd import kernels, uses
+    from sourdine.sgd.uses import Gradients, Outer, Recent, at_once
+
+    torch.manual_seed(0)
+    plain, scaled = uses.kernels, dict(uses.SCALED)
+    kind = torch.bfloat16 if device() == "cuda" else torch.float16
+    uses.SCALED[kind] = 2.0**-8
+    found = {}
+    for at, (m, n) in enumerate([(60, 100), *[(64, 128)] * 9, (64, 64)]):
+        # Of full features, of which the last are zeros where there are less.
+        left, right = (torch.rand(2, 384, -(-x // 64) * 64).add(at).to(device(), kind) for x in (m, n))
+        left[..., m:], right[..., n:] = 0, 0
+        grads = Gradients(torch.Size([m, n]))
+        grads.outers, grads._merged = [Outer(left, right)], True
+        found[str(at)] = grads
+
+    class Kernels:
+        GHOSTS, ghosts, ghost_additions = kernels.GHOSTS, kernels.ghosts, kernels.ghost_additions
+        fits = staticmethod(lambda left, right: left.shape[2] == 64)
+
+    uses.kernels = lambda x: Kernels
+    quick = at_once(found)
+    uses.kernels = lambda x: None
+    assert quick.keys() == found.keys()
+    for name, grads in found.items():
+        own, twin = quick[name], grads.products(Recent())
+        left, right = grads.outers[0].left.double(), grads.outers[0].right.double()
+        true = (left.mT @ right).square().sum((1, 2))
+        assert ((own.norms.double().sum(1) - true).abs() < 1e-5 * true).all()
+        torch.testing.assert_close(own.length, twin.length, rtol=1e-4, atol=0)
+        assert own.half == twin.half == 2.0**-8
+        m, n = grads.shape
+        additions = 128 + 128 + 6  # within a row, within a tile, of tiles
+        assert own.share == uses.ROUNDING + (m + n) * uses.FEATURE + additions * 2.0**-24
+    uses.kernels = plain
+    uses.SCALED.clear()
+    uses.SCALED.update(scaled)
+
+
+def fitting() -> None:
+    """What the kernel for several is for: dense halves, in whole tiles, more than two of them."""
+    from sourdine.sgd import kernels
+
+    def fits(left, right=None):
+        return kernels.fits(left, left if right is None else right)
+
+    def halves(*shape):
+        return torch.zeros(shape, dtype=torch.bfloat16, device=device())
+
+    good = halves(2, 384, 64)
+    assert fits(good) and fits(good, halves(2, 384, 128)) and fits(halves(2, 512, 4096))
+    assert not fits(halves(2, 256, 64)) and not fits(halves(2, 400, 64))
+    for bad in (
+        halves(2, 384, 96), halves(2, 384, 4160), good.float(), good.half(),
+        halves(384, 2, 64).transpose(0, 1), halves(2, 384, 128)[..., ::2],
+        halves(2 * 384 * 64 + 1)[1:].view(2, 384, 64),
+    ):  # fmt: skip
+        assert not fits(bad) and not fits(good, bad) and not fits(bad, good)
+
+
 def classes() -> None:
     """The gradient of a cross-entropy in one pass, and zeros where there are no classes."""
     from sourdine.sgd import kernels
@@ -168,6 +233,9 @@ def classes() -> None:
     found = there[0].cpu()
     torch.testing.assert_close(found, logits, rtol=2**-9, atol=1e-7)
     assert not found[:, 2101:].any() and not found[2].any() and found[1, 2100] != 0
+    for wrong in (there[0][:2], there[0].t()):
+        with pytest.raises(ValueError, match="one row of logits"):
+            kernels.by_class_(wrong, *there[1:], 2101)
 
 
 def steps() -> None:

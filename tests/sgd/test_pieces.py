@@ -428,3 +428,14 @@ def test_what_decides_a_result_stays_wide(case: int) -> None:
     found, wanted = tidied(graph)(x), run(x)
     for a, b in zip(*(y if isinstance(y, tuple) else (y,) for y in (found, wanted)), strict=True):
         assert torch.equal(a, b) and a.dtype == b.dtype
+
+
+def test_what_is_changed_later_is_made_twice() -> None:
+    def run(x: Any) -> Any:
+        first = x * 2
+        first.add_(1)
+        return first, x * 2
+
+    graph, _ = operations(run, 2)
+    for found, wanted in zip(tidied(graph)(torch.ones(2)), run(torch.ones(2)), strict=True):
+        assert torch.equal(found, wanted)

@@ -179,3 +179,24 @@ def test_what_is_cut_elsewhere_stays(cut: slice) -> None:
     graph = shortened(run, *tensors)
     assert "by_class" not in graph.code
     torch.testing.assert_close(graph(*tensors), run(*tensors), rtol=2**-7, atol=1e-6)
+
+
+@pytest.mark.parametrize("why", ["several losses a row", "another order"])
+def test_the_kernel_is_for_one_loss_a_row_in_order(why: str) -> None:
+    """It would write beyond the logits, or to other places."""
+    shape = (5, 16) if why == "several losses a row" else (16, 5)
+    count, classes = (10, 7) if why == "several losses a row" else (5, 7)
+
+    def run(padded: Any, labels: Any, g: Any) -> Any:
+        with torch.enable_grad():
+            own = padded.mul(1).requires_grad_()
+            rows = own if why == "several losses a row" else own.t()
+            cut = rows[..., : count // 5 * classes].float().reshape(count, classes)
+            each = cross_entropy(cut, labels, reduction="none")
+            return torch.autograd.grad((each * g).sum(), own)[0]
+
+    labels = torch.arange(count) % classes
+    tensors = (torch.randn(shape).bfloat16(), labels, torch.randn(count))
+    graph = shortened(run, *tensors)
+    assert "by_class" not in graph.code
+    torch.testing.assert_close(graph(*tensors), run(*tensors), rtol=2**-7, atol=1e-6)

@@ -136,6 +136,44 @@ def test_a_model_that_begins_to_mix_is_found() -> None:
             clipped_sum(net, lambda: losses(True), 0.5, knowledge=knowledge)
 
 
+# float16: numbers below 2^-14 have few digits, and none are beyond 65504
+
+SCALES = [1e-7, 1e-6, 1e-5, 1e-4, 1e-2, 1.0, 100.0, 3e4]
+
+
+def narrow(net: Any, x: Any, scale: float, mixed: bool) -> Any:
+    """Losses of texts, time first and flattened; of every 32nd token, most of whose rows are zero."""
+    steps, examples, _ = x.shape
+    with torch.autocast("cpu", torch.float16):
+        hidden = net[0](x.flatten(0, 1)).view(steps, examples, -1)
+        hidden = hidden + 4 * hidden.mean(1, keepdim=True) if mixed else hidden
+        found = net[1](hidden.flatten(0, 1)).view(steps, examples, -1)[::32].mean(0)
+    return scale * found.float().logsumexp(1)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_rows_are_told_apart_in_float16(scale: float) -> None:
+    net, x, clip = net_of(16, 16, 2), torch.randn(256, 8, 16), 0.1 * scale
+    with_all, without = (
+        _sum(net, lambda: narrow(net, x, scale, mixed=False), clip, weights)
+        for weights in (torch.ones(8), torch.tensor([0.0] + 7 * [1.0]))
+    )
+    assert float((with_all - without).norm()) <= clip * 1.001
+
+
+@pytest.mark.parametrize("scale", SCALES[1:])  # of the first, all that is added up is zero
+def test_mixing_is_found_in_float16(scale: float) -> None:
+    net, x = net_of(16, 16, 2), torch.randn(256, 8, 16)
+    with pytest.raises(InputError, match="depends on another example"):
+        _sum(net, lambda: narrow(net, x, scale, mixed=True), 0.1 * scale, torch.ones(8))
+
+
+def _sum(net: Any, losses: Losses, clip: float, weights: Any) -> Any:
+    net.zero_grad()
+    clipped_sum(net, losses, clip, weights=weights)
+    return torch.cat([w.grad.flatten() for w in net.parameters()])
+
+
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 7])
 @pytest.mark.parametrize("position", [0, -1, slice(None)])
 @pytest.mark.parametrize("flat", [False, True])

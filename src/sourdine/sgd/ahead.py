@@ -68,13 +68,15 @@ class Ahead:
         self._next = (streams, lot)
         if lot._begun[1] is not None:
             return
-        before, found = self._generators(), self._cut(lot)
-        try:
-            first = list(itertools.islice(found, 1))
-        except Exception:
-            return
-        if all(map(torch.equal, before, self._generators())):
-            lot._begun = (size, itertools.chain(first, found))
+        devices = [self._device] if self._device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            before, found = self._generators(), self._cut(lot)
+            try:
+                first = list(itertools.islice(found, 1))
+            except Exception:
+                return
+            if all(map(torch.equal, before, self._generators())):
+                lot._begun = (size, itertools.chain(first, found))
 
     def _generators(self) -> list[Tensor]:
         """The states of torch's generators."""

@@ -7,6 +7,7 @@ gradient of that output can be let go.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from sourdine.sgd.tape import AS_IS, CHECKPOINTING, Choice, Key, Record, Tape, U
 from sourdine.sgd.uses import Gradients, Lookup, Outer
 
 _RULES = (rules, convolution, recurrent, general)  # importing them registers the rules
-_LOST = 2.0**-22  # of numbers in float16: steps are 2^-24 wide at least, here and in layers after this
+_MIDDLE = 6  # a power of two in the middle of what float16 holds
 
 
 @dataclass
@@ -226,9 +227,11 @@ def _prove(
     half = any(kind.itemsize < 4 for kind in types)
     narrow = torch.float16 in types
     v = layouts.weights(len(values), values, powers=6 if narrow else 64)
-    how: dict[str, Any] = {"half": half, "lost": _LOST if narrow else 0.0}
-    again = pull(start * v, True)
-    for record, plain, weighted in zip(records, got, again, strict=False):
+    if narrow:
+        once, again = _in_float16(got, pull, start, v)
+    else:
+        once, again = got, pull(start * v, True)
+    for record, plain, weighted in zip(records, once, again, strict=False):
         if plain is None or weighted is None:
             knowledge.idle.add(record.key)
             continue
@@ -237,7 +240,7 @@ def _prove(
             choice
             for choice in ((record.choice,) if record.fixed or known else record.choices)
             if isinstance(choice, layouts.Layout)
-            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v, **how)
+            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v, half=half)
         ]
         if not fitting and known:
             raise CheckError(
@@ -257,6 +260,43 @@ def _prove(
         if len(fitting) == 1 and not tape.moved and bool(plain.any()):
             knowledge.choices[record.key] = fitting[0]
     return True
+
+
+def _in_float16(
+    got: list[Tensor | None],
+    pull: Callable[[Tensor, bool], list[Tensor | None]],
+    start: Tensor,
+    v: Tensor,
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Gradients for a proof, plain and weighted, of losses times one power of two.
+
+    Below 2^-14 numbers of float16 have few digits, which weights do change, and above 2^16 they are
+    infinite: either would hide what the proof looks for. So the largest is brought to the middle, and
+    what is finite has to stay so.
+    """
+    there = [x for x in got if x is not None and x.numel()]
+    finite = [torch.where(torch.isfinite(x), x, 0).abs().amax().float() for x in there]
+    largest = float(torch.stack(finite).max()) if finite else 0.0
+    if not largest:
+        return got, got  # nothing is added up
+    power = _MIDDLE - math.frexp(largest)[1]
+    while power >= -2 * _MIDDLE - 16:
+        scaled = start * 2.0 ** min(power, _MIDDLE if start.dtype == torch.float16 else 64)
+        once, again = pull(scaled, True), pull(scaled * v, True)
+        if all(_as_finite(x, y) for made in (once, again) for x, y in zip(got, made, strict=True)):
+            return once, again
+        power -= 4
+    raise InputError(
+        "gradients in float16 are too far apart to prove that examples are not mixed; run the model in "
+        "bfloat16, or in single precision."
+    )
+
+
+def _as_finite(before: Tensor | None, after: Tensor | None) -> bool:
+    """Whether what was finite is so still."""
+    if before is None or after is None:
+        return True
+    return bool((torch.isfinite(after) | ~torch.isfinite(before)).all())
 
 
 def _check_graph(values: Tensor) -> None:

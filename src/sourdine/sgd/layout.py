@@ -10,9 +10,9 @@ sizes of a tensor, above all when B = T; then they are told apart by `belongs`, 
     Conversely, a row that reaches another loss j has a part of G' scaled by v_j: that shows unless
     v_j = v_i, which a fresh draw in the next proof makes ever less likely, or gradients cancel.
 
-This proves the batch at hand; sgd/gradients.py says when it is proved again. Numbers of float16 below
-2^-14 have fewer digits, which powers of two do change: there the comparison is as blunt as they are.
-The same comparison finds losses that mix examples, for which no layout is right.
+This proves the batch at hand; sgd/gradients.py says when it is proved again, and how that is done where
+numbers of float16 are too small for powers of two to be exact. The same comparison finds losses that
+mix examples, for which no layout is right.
 """
 
 from __future__ import annotations
@@ -91,19 +91,15 @@ def weights(examples: int, like: Tensor, *, powers: int = 64) -> Tensor:
     return torch.tensor(drawn[:examples], dtype=like.dtype, device=like.device)
 
 
-def belongs(
-    plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False, lost: float = 0.0
-) -> bool:
+def belongs(plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False) -> bool:
     """Whether G' = v G, for G and G' as (B, ...); see the top of this file.
 
     The bound on an example's error is relative to the norm of its gradient: 1e-4, and 0.05 where some
-    layer runs in half precision, since some GPU kernels add up in a different order each time. lost:
-    what may be lost of each number, however small it is.
+    layer runs in half precision, since some GPU kernels add up in a different order each time.
     """
     before = plain.reshape(len(v), -1).float()
     wrong = weighted.reshape(len(v), -1).float() / v[:, None].float() - before
     wrong = torch.where(torch.isfinite(wrong), wrong, 0.0)  # what is not finite will be dropped
     sizes = torch.where(torch.isfinite(before), before, 0.0).norm(dim=1)
     tolerance, floor = (5e-2, 1e-3) if half else (1e-4, 1e-7)
-    least = floor * sizes.max() + lost * math.sqrt(before.shape[1])
-    return bool((wrong.norm(dim=1) <= tolerance * sizes + least).all())
+    return bool((wrong.norm(dim=1) <= tolerance * sizes + floor * sizes.max()).all())

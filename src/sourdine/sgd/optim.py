@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from sourdine import checks
 from sourdine.rng import Source
@@ -37,6 +38,10 @@ class AdamW(torch.optim.Optimizer):
     weights (`take`): the noise is that of sgd/noise.py, and no gradient is ever there without it.
     """
 
+    noise_variance = 0.0  # here, as copies of an optimizer hold nothing but settings and state
+    _taken: tuple[Sums, Recipe, float] | None = None
+    _table: _Table | None = None
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -54,9 +59,6 @@ class AdamW(torch.optim.Optimizer):
             "corrected": bool(corrected),
         }
         super().__init__(params, defaults)
-        self.noise_variance = 0.0
-        self._taken: tuple[Sums, Recipe, float] | None = None
-        self._table: _Table | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -108,9 +110,11 @@ class AdamW(torch.optim.Optimizer):
     def take(self, sums: Sums, deviation: float, source: Source, over: float) -> bool:
         """Whether the next step makes the noise of these sums itself, and divides them by `over`.
 
-        True only where a kernel can do it. The sums are out of `.grad` then, and zero after the step.
+        True only where a kernel can do it, and nobody wants to see gradients before a step. The sums
+        are out of `.grad` then, and zero after the step.
         """
-        if type(self) is not AdamW or deviation == 0 or not self._fits(sums):
+        watched = self._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
+        if type(self) is not AdamW or deviation == 0 or watched or not self._fits(sums):
             return False
         sums.hide()
         self._taken = (sums, recipe(deviation, source), over)
@@ -124,15 +128,18 @@ class AdamW(torch.optim.Optimizer):
     def _fits(self, sums: Sums) -> bool:
         """Whether all that is moved lies in memory as its sums do, and is known to `adam_`."""
         flat, own = sums.flats[0], [x for group in self.param_groups for x in group["params"]]
-        steps = [{self._state(x)["step"] for x in group["params"]} for group in self.param_groups]
-        if kernels(flat) is None or len(sums.flats) > 1 or any(len(each) > 1 for each in steps):
-            return False
-        where = [len(group["params"]) for group in self.param_groups]
-        where += [x.data_ptr() for each in own for x in (each, *self._moments(each))]
-        if self._table is not None and self._table.where == where and self._table.sums is sums:
-            return True
         parts = {id(x): part for x, part in zip(sums.parameters, sums.parts, strict=True)}
-        if parts.keys() != {id(x) for x in own} or not all(
+        if kernels(flat) is None or len(sums.flats) > 1 or parts.keys() != {id(x) for x in own}:
+            return False
+        steps = [{self._state(x)["step"] for x in group["params"]} for group in self.param_groups]
+        if any(len(each) > 1 for each in steps):
+            return False
+        where = [len(flat), flat.data_ptr(), *(len(group["params"]) for group in self.param_groups)]
+        where += [parts[id(x)].storage_offset() for x in own]
+        where += [y.data_ptr() for x in own for y in (x, *self._moments(x))]
+        if self._table is not None and self._table.where == where:
+            return True
+        if not all(
             y.stride() == parts[id(x)].stride() and y.dtype == torch.float32 and y.device == flat.device
             for x in own
             for y in (x, *self._moments(x))
@@ -143,7 +150,7 @@ class AdamW(torch.optim.Optimizer):
             for place, group in enumerate(self.param_groups)
             for x in group["params"]
         ]
-        self._table = _Table.made(sums, where, rows)
+        self._table = _Table.made(flat, where, rows)
         return True
 
     def _moments(self, parameter: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,15 +179,13 @@ class AdamW(torch.optim.Optimizer):
 class _Table:
     """Where everything lies, for `adam_` of sgd/kernels.py."""
 
-    sums: Sums
     where: list[int]  # sizes of groups, and addresses: what it was made for
     owners: Tensor
     tensors: Tensor
 
     @staticmethod
-    def made(sums: Sums, where: list[int], rows: list[tuple[int, list[int], Tensor]]) -> _Table:
+    def made(flat: Tensor, where: list[int], rows: list[tuple[int, list[int], Tensor]]) -> _Table:
         """rows: of each parameter its group, where it and its moments lie in memory, and its sums."""
-        flat = sums.flats[0]
         parts = kernels(flat).PARTS
         owners, tensors = list[Tensor](), list[list[int]]()
         for at, (group, places, part) in enumerate(rows):
@@ -189,6 +194,4 @@ class _Table:
             tensors.append([*places, start, end, group])
             firsts = torch.arange(start // 8, -(-end // 8), parts, dtype=torch.int32)
             owners.append(torch.stack([torch.full_like(firsts, at), firsts], 1))
-        return _Table(
-            sums, where, torch.cat(owners).to(flat.device), torch.tensor(tensors).to(flat.device)
-        )
+        return _Table(where, torch.cat(owners).to(flat.device), torch.tensor(tensors).to(flat.device))

@@ -109,7 +109,7 @@ def _filled_up(node: fx.Node) -> fx.Node | None:
 
 
 def _padded(logs: fx.Node) -> fx.Node | None:
-    """The logits of which `logs` is the log-softmax, before those of zeros were cut off."""
+    """The logits of which `logs` is the log-softmax, before those of zeros were cut off, row by row."""
     node: Any = logs
     while node.target in (*_VIEWS, _A._to_copy.default, _A._log_softmax.default):
         node = node.args[0]
@@ -117,7 +117,8 @@ def _padded(logs: fx.Node) -> fx.Node | None:
         return None
     whole, dim, start, _ = node.args
     last = whole.meta["val"].dim() - 1
-    return whole if (dim % (last + 1), start) == (last, 0) else None
+    rows = node.meta["val"].shape[-1] == logs.meta["val"].shape[-1]  # and not several losses of each
+    return whole if rows and (dim % (last + 1), start) == (last, 0) else None
 
 
 def _takes_place(filled: fx.Node, padded: fx.Node) -> bool:

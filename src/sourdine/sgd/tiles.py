@@ -52,7 +52,7 @@ def contracted(
     blocks = triton.cdiv(steps, _ROWS)
     norms, lengths = _two(lefts, examples, blocks)
     with there(lefts):
-        _contracted[(blocks, examples)](
+        _contracted[(examples * blocks,)](  # one axis: others end at 65535
             *(lefts.contiguous(), rights.contiguous(), least_left, least_right, norms, lengths, blocks),
             STEPS=steps,
             ROWS=_ROWS,
@@ -80,7 +80,7 @@ def _contracted(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    block, example = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    block, example = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
     rows = block * ROWS + tl.arange(0, ROWS)
     start = example * STEPS * STEPS
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -106,7 +106,10 @@ _FEATURES = 4096  # which one accumulator adds up
 def fits(left: Tensor, right: Tensor) -> bool:
     """Whether `ghosts` is for uses like this one: of short texts two products are quicker."""
     whole = all(
-        x.is_contiguous() and x.dtype == torch.bfloat16 and x.shape[2] % _DEEP == 0
+        x.is_contiguous()
+        and x.storage_offset() % 8 == 0  # 16 bytes
+        and x.dtype == torch.bfloat16
+        and x.shape[2] % _DEEP == 0
         for x in (left, right)
     )
     few = max(left.shape[2], right.shape[2]) <= _FEATURES
@@ -136,7 +139,7 @@ def ghosts(
     examples, steps, m = lefts[0].shape
     norms, lengths = _two(lefts[0], examples, len(lefts), _tiles(steps))
     with there(norms):
-        _ghosts[(len(lefts) * _tiles(steps), examples)](
+        _ghosts[(examples * len(lefts) * _tiles(steps),)](
             *(tuple(lefts), tuple(rights), least_left, least_right, norms, lengths),
             USES=len(lefts),
             STEPS=steps,
@@ -175,7 +178,8 @@ def _ghosts(
     TILE: tl.constexpr,
     DEEP: tl.constexpr,
 ):
-    use, tile, example = tl.program_id(0) // TILES, tl.program_id(0) % TILES, tl.program_id(1)
+    tile, use = tl.program_id(0) % TILES, tl.program_id(0) // TILES % USES
+    example = (tl.program_id(0) // (TILES * USES)).to(tl.int64)
     left, right = lefts[0].to(tl.int64), rights[0].to(tl.int64)
     for other in tl.static_range(1, USES):
         left = tl.where(use == other, lefts[other].to(tl.int64), left)
@@ -186,7 +190,6 @@ def _ghosts(
         first = tl.where(tile >= r * (r + 1) // 2, r * (r + 1) // 2, first)
     rows = row * TILE + tl.arange(0, TILE)
     columns = (tile - first) * TILE + tl.arange(0, TILE)
-    example = example.to(tl.int64)
     left = tl.multiple_of(left.to(lefts[0].dtype), 16) + example * STEPS * LEFT
     right = tl.multiple_of(right.to(rights[0].dtype), 16) + example * STEPS * RIGHT
     x = _products(left, rows, columns, LEFT, TILE, DEEP)
@@ -221,17 +224,20 @@ def by_class_(
 ) -> None:
     """See sgd/softmax.py."""
     rows, width = len(labels), logits.shape[-1]
+    if rows * width != logits.numel() or not logits.is_contiguous():
+        raise ValueError("there is one row of logits, all in order, for each label")
     dense = [x.contiguous() for x in (highest, total, labels, g)]  # labels may be a part of others
     with there(logits):
-        _by_class[(triton.cdiv(width, _CLASSES), rows)](
-            *(logits, *dense, classes, width), CLASSES=_CLASSES, num_warps=4
+        parts = triton.cdiv(width, _CLASSES)
+        _by_class[(rows * parts,)](
+            *(logits, *dense, classes, width, parts), CLASSES=_CLASSES, num_warps=4
         )
 
 
 @triton.jit
-def _by_class(logits, highest, total, labels, g, classes, width, CLASSES: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    own = tl.program_id(0) * CLASSES + tl.arange(0, CLASSES)
+def _by_class(logits, highest, total, labels, g, classes, width, parts, CLASSES: tl.constexpr):
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    own = tl.program_id(0) % parts * CLASSES + tl.arange(0, CLASSES)
     x = tl.load(logits + row * width + own, mask=own < classes, other=0.0).to(tl.float32)
     chance = tl.exp((x - tl.load(highest + row)) - tl.load(total + row))
     gradient = tl.where(own == tl.load(labels + row), chance - 1.0, chance) * tl.load(g + row)
