@@ -135,7 +135,7 @@ class AdamW(torch.optim.Optimizer):
         if any(len(each) > 1 for each in steps):
             return False
         where = [len(flat), flat.data_ptr(), *(len(group["params"]) for group in self.param_groups)]
-        where += [parts[id(x)].storage_offset() for x in own]
+        where += [int(parts[id(x)].storage_offset()) for x in own]
         where += [y.data_ptr() for x in own for y in (x, *self._moments(x))]
         if self._table is not None and self._table.where == where:
             return True
