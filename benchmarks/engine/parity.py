@@ -43,8 +43,8 @@ from zoo import ZOO
 
 from sourdine import sgd
 from sourdine.sgd.batches import Batch
-from sourdine.sgd.gradients import Knowledge
 from sourdine.sgd.graphs import Graphs
+from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.sums import Sums
 
 COMPILERS = {"traced": sgd.traced, "cut": cut, "compiled": sgd.compiled}

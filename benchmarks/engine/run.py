@@ -109,7 +109,7 @@ class Ours(Engine):
 
     def prepare(self) -> None:
         from sourdine.sgd.clipped import clipped_sum
-        from sourdine.sgd.gradients import Knowledge
+        from sourdine.sgd.proofs import Knowledge
 
         self.knowledge, self.clipped_sum = Knowledge(), clipped_sum
 

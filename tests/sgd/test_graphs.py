@@ -27,8 +27,8 @@ from sourdine.sgd import Adaptive, clipped_sum
 from sourdine.sgd import graphs as room
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
-from sourdine.sgd.gradients import Knowledge
 from sourdine.sgd.graphs import Compiler, Graphs, Program, compiled, traced, unchanging
+from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.rounding import any_order, summed
 from sourdine.sgd.sums import Sums
 

@@ -19,7 +19,7 @@ from sourdine import rng  # noqa: E402
 from sourdine.errors import CheckError, InputError  # noqa: E402
 from sourdine.sgd import Engine, clipped_sum, gradients, layout  # noqa: E402
 from sourdine.sgd.checkpointing import run_once  # noqa: E402
-from sourdine.sgd.gradients import Knowledge  # noqa: E402
+from sourdine.sgd.proofs import Knowledge  # noqa: E402
 
 B, D = 4, 5
 MIXED = "depends on another example"

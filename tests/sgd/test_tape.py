@@ -17,7 +17,8 @@ nn = torch.nn
 
 from sourdine.errors import CheckError, InputError  # noqa: E402
 from sourdine.sgd import clipped_sum, layout  # noqa: E402
-from sourdine.sgd.gradients import Knowledge, gradients  # noqa: E402
+from sourdine.sgd.gradients import gradients  # noqa: E402
+from sourdine.sgd.proofs import Knowledge  # noqa: E402
 
 Losses = Callable[[], Any]
 

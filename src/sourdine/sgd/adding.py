@@ -6,7 +6,7 @@ stretch of memory (sgd/sums.py).
 Guarantee: each unit of the lot adds a norm of at most the clip (sgd/clipped.py), once, whatever is made
 twice: a lot whose batches do not fit into memory, or that graphs cannot judge, begins again from zero.
 Nothing is drawn here but what a model drops, from the step's own stream. In the last lot of a plan
-every batch is proved (sgd/gradients.py), so that what has come to mix examples does not go unseen.
+every batch is proved (sgd/proofs.py), so that what has come to mix examples does not go unseen.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from sourdine.sgd.batches import Batch, Collate, Units, batches
 from sourdine.sgd.check import Loss
 from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Clip
-from sourdine.sgd.gradients import Knowledge, trained
+from sourdine.sgd.gradients import trained
 from sourdine.sgd.graphs import Graphs
 from sourdine.sgd.processes import Processes
+from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.sampling import Lots, usual_most
 from sourdine.sgd.shapes import Kind, kinds, whole
 from sourdine.sgd.sums import Sums

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from sourdine.sgd.clipping import Clip, Flat
-from sourdine.sgd.gradients import Knowledge, gradients, trained
+from sourdine.sgd.gradients import gradients, trained
+from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.rounding import exactly, square, summed, up
 from sourdine.sgd.uses import Gradients, Products, Recent, at_once
 

@@ -37,11 +37,12 @@ from sourdine.sgd.check import Loss, check_optimizer, compare, refuse
 from sourdine.sgd.clipping import Adaptive, Clip, Flat
 from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
 from sourdine.sgd.folder import Folder
-from sourdine.sgd.gradients import Knowledge, trained
+from sourdine.sgd.gradients import trained
 from sourdine.sgd.graphs import Compiler, Graphs, unchanging
 from sourdine.sgd.noise import add_noise_, normal, round_
 from sourdine.sgd.optim import AdamW
 from sourdine.sgd.processes import Processes
+from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.resuming import Resuming
 from sourdine.sgd.sampling import Lots, PoissonLots
 

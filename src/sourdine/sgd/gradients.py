@@ -1,4 +1,4 @@
-"""Per-example gradients of any model: the forward pass under the tape, one backward pass, and proofs.
+"""Per-example gradients of any model: the forward pass under the tape, and one backward pass.
 
 What comes back are uses (sgd/uses.py), by parameter. A backward pass to the outputs of all layers gives
 everything at once. Uses that are small (of biases and scales) are taken while it runs, so that the
@@ -7,11 +7,7 @@ gradient of that output can be let go.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -19,59 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
-from sourdine.errors import CheckError, InputError
+from sourdine.errors import InputError
 from sourdine.sgd import convolution, general, recurrent, rules
-from sourdine.sgd import layout as layouts
 from sourdine.sgd.checkpointing import run_once
-from sourdine.sgd.tape import AS_IS, CHECKPOINTING, Choice, Key, Record, Tape, Use
+from sourdine.sgd.proofs import Knowledge, NotProved, check_apart, check_graph, prove
+from sourdine.sgd.tape import CHECKPOINTING, Choice, Key, Record, Tape, Use
 from sourdine.sgd.uses import Gradients, Lookup, Outer
 
 _RULES = (rules, convolution, recurrent, general)  # importing them registers the rules
-_MIDDLE = 6  # a power of two in the middle of what float16 holds
-
-
-@dataclass
-class Knowledge:
-    """What was proved about a model's calls, kept from one batch to the next.
-
-    A proof is of one batch. It is made for every new combination of shapes, for every batch in which
-    data decide where rows go, again after 1, 2, 4, ... and then every 64 batches of that shape, and in
-    the last lot of a plan (sgd/adding.py): a model that begins to mix examples later is found out,
-    though not at once, and not if the run is stopped before or its last lot is empty.
-    """
-
-    choices: dict[Key, Choice] = field(default_factory=dict)
-    idle: set[Key] = field(default_factory=set)  # calls that no loss depended on
-    unseen: set[str] = field(default_factory=set)  # parameters with uses that the tape cannot see
-    late: bool = False  # take no gradient early: some layers lead to losses in some batches only
-    seen: Counter[tuple[Key, ...]] = field(default_factory=Counter)  # batches of each shape
-    asked: bool = False  # batches are to be proved in any case
-    open: bool = False  # after the last batch: something in it has to be proved every time
-    denied: list[Tensor] | None = None  # while a graph is traced: what must not hold (sgd/graphs.py)
-
-    @contextmanager
-    def proving(self, asked: bool) -> Iterator[None]:
-        """Here batches are proved in any case, or not more than by themselves."""
-        before, self.asked = self.asked, asked
-        try:
-            yield
-        finally:
-            self.asked = before
-
-    def due(self, tape: Tape) -> bool:
-        """Whether this batch is to be proved although nothing in it is new."""
-        shape = tuple(record.key for record in tape.records)
-        self.seen[shape] += 1
-        return self.asked or often(self.seen[shape])
-
-
-def often(count: int, every: int = 64) -> bool:
-    """After 1, 2, 4, ... and then every so many."""
-    return count % every == 0 or (count < every and count & (count - 1) == 0)
-
-
-class NotProved(Exception):
-    """A graph cannot be traced: something in it has to be proved for every batch."""
 
 
 def trained(model: nn.Module) -> dict[str, Tensor]:
@@ -173,12 +124,12 @@ def _backward(
     if again:
         return None
     if new:
-        _check_graph(values)
-    if new and not _prove(asked, values, got, pull, start, tape, knowledge):
+        check_graph(values)
+    if new and not prove(asked, values, got, pull, start, tape, knowledge):
         return None
     settled = knowledge.choices.keys() | knowledge.idle
     knowledge.open = tape.moved or any(record.key not in settled for record in tape.records)
-    _check_apart(tape, unseen)
+    check_apart(tape, unseen)
     found = _collect(tape, asked, got, small, parameters, per_unit)
     for name in unseen:
         one = partial(torch.autograd.grad, values, parameters[name], retain_graph=True)
@@ -208,126 +159,6 @@ class _Early:
         if gradient is not None:
             with torch.no_grad():
                 self.uses = list(self.record.uses(gradient, self.record.choice))
-
-
-def _prove(
-    records: list[Record],
-    values: Tensor,
-    got: list[Tensor | None],
-    pull: Callable[[Tensor, bool], list[Tensor | None]],
-    start: Tensor,
-    tape: Tape,
-    knowledge: Knowledge,
-) -> bool:
-    """Proves the layout of every new record by a second backward pass; see sgd/layout.py.
-
-    False if a guess was wrong in a way that needs another forward pass.
-    """
-    types = {gradient.dtype for gradient in got if gradient is not None}
-    half = any(kind.itemsize < 4 for kind in types)
-    narrow = torch.float16 in types
-    v = layouts.weights(len(values), values, powers=6 if narrow else 64)
-    if narrow:
-        once, again = _in_float16(got, pull, start, v)
-    else:
-        once, again = got, pull(start * v, True)
-    for record, plain, weighted in zip(records, once, again, strict=False):
-        if plain is None or weighted is None:
-            knowledge.idle.add(record.key)
-            continue
-        known = record.key in knowledge.choices
-        fitting = [
-            choice
-            for choice in ((record.choice,) if record.fixed or known else record.choices)
-            if isinstance(choice, layouts.Layout)
-            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v, half=half)
-        ]
-        if not fitting and known:
-            raise CheckError(
-                f"examples are mixed, or their rows reordered, in {_where(record.key)}, and were not "
-                "before: what was trained since the last proof is not covered by its epsilon. Keep "
-                "every example's rows apart at all times."
-            )
-        if not fitting:
-            after = record.choices.index(record.choice) + 1 if record.fixed else 0
-            rest = record.choices[after:]
-            others = [x for x in rest if record.fixed or not isinstance(x, layouts.Layout)]
-            tape.tried[record.key] = others[0]
-            tape.refuted.add(record.key)
-            return False  # later records may have failed only because of this one
-        record.choice = fitting[0]
-        tape.tried[record.key] = fitting[0]
-        if len(fitting) == 1 and not tape.moved and bool(plain.any()):
-            knowledge.choices[record.key] = fitting[0]
-    return True
-
-
-def _in_float16(
-    got: list[Tensor | None],
-    pull: Callable[[Tensor, bool], list[Tensor | None]],
-    start: Tensor,
-    v: Tensor,
-) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """Gradients for a proof, plain and weighted, of losses times one power of two.
-
-    Below 2^-14 numbers of float16 have few digits, which weights do change, and above 2^16 they are
-    infinite: either would hide what the proof looks for. So the largest is brought to the middle, and
-    what is finite has to stay so.
-    """
-    there = [x for x in got if x is not None and x.numel()]
-    finite = [torch.where(torch.isfinite(x), x, 0).abs().amax().float() for x in there]
-    largest = float(torch.stack(finite).max()) if finite else 0.0
-    if not largest:
-        return got, got  # nothing is added up
-    power = _MIDDLE - math.frexp(largest)[1]
-    while power >= -2 * _MIDDLE - 16:
-        scaled = start * 2.0 ** min(power, _MIDDLE if start.dtype == torch.float16 else 64)
-        once, again = pull(scaled, True), pull(scaled * v, True)
-        if all(_as_finite(x, y) for made in (once, again) for x, y in zip(got, made, strict=True)):
-            return once, again
-        power -= 4
-    raise InputError(
-        "gradients in float16 are too far apart to prove that examples are not mixed; run the model in "
-        "bfloat16, or in single precision."
-    )
-
-
-def _as_finite(before: Tensor | None, after: Tensor | None) -> bool:
-    """Whether what was finite is so still."""
-    if before is None or after is None:
-        return True
-    return bool((torch.isfinite(after) | ~torch.isfinite(before)).all())
-
-
-def _check_graph(values: Tensor) -> None:
-    """Refuses reentrant checkpointing, whose layers are no part of the graph."""
-    seen, left = set[Any](), [values.grad_fn]
-    while left:
-        node = left.pop()
-        if node is None or node in seen:
-            continue
-        if node.name() == "CheckpointFunctionBackward":
-            raise InputError(CHECKPOINTING)
-        seen.add(node)
-        left += [parent for parent, _ in node.next_functions]
-
-
-def _check_apart(tape: Tape, unseen: set[str]) -> None:
-    """Refuses a model in which no way to tell the examples' rows apart has stood the proof."""
-    for key in tape.refuted & tape.asked:
-        names = {name for _, name in key[2] if name}
-        if tape.tried.get(key) == AS_IS or names & unseen:
-            raise InputError(
-                f"the loss of one example depends on another example, seen at {_where(key)}. "
-                "Losses must not mix examples: no batch norm, no contrast within the batch, no average "
-                "over it; or, if rows are only reordered, keep the examples' order in that layer."
-            )
-
-
-def _where(key: Key) -> str:
-    """The parameters of a call, and its function."""
-    names = sorted({name for _, name in key[2] if name})
-    return f"{', '.join(names) or 'a tensor made of parameters'} ({key[1]})"
 
 
 def _collect(

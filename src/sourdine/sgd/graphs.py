@@ -7,7 +7,7 @@ is recorded and replayed (sgd/replay.py).
 Guarantee: a graph holds no decision that depended on data (sgd/tracing.py); a model that looks at
 values is left to the eager code, and the reason kept. Where the eager code itself looks at values (rows
 that move, gradients that are not finite), the graph answers whether its sums may be used; if not, the
-whole lot is made again eagerly. Proofs that rows are told apart (sgd/gradients.py) go on, but less
+whole lot is made again eagerly. Proofs that rows are told apart (sgd/proofs.py) go on, but less
 often: for the first batch of each shape, then after 1, 2, 4, ... and every 256 batches of whatever
 shape, in turn by their place in a lot. A graph does what was proved of it whatever becomes of the
 model's code, and only weights, buffers or data that make it mix what it did not before are left to be
@@ -43,8 +43,8 @@ from sourdine.sgd.again import tidied
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipped import Clipped, full_precision
 from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
-from sourdine.sgd.gradients import Knowledge, NotProved, often
 from sourdine.sgd.pieces import by_pieces
+from sourdine.sgd.proofs import Knowledge, NotProved, often
 from sourdine.sgd.replay import Replay
 from sourdine.sgd.shapes import Costs
 from sourdine.sgd.sums import Sums

@@ -10,7 +10,7 @@ sizes of a tensor, above all when B = T; then they are told apart by `belongs`, 
     Conversely, a row that reaches another loss j has a part of G' scaled by v_j: that shows unless
     v_j = v_i, which a fresh draw in the next proof makes ever less likely, or gradients cancel.
 
-This proves the batch at hand; sgd/gradients.py says when it is proved again, and how that is done where
+This proves the batch at hand; sgd/proofs.py says when it is proved again, and how that is done where
 numbers of float16 are too small for powers of two to be exact. The same comparison finds losses that
 mix examples, for which no layout is right.
 """

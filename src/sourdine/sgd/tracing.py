@@ -23,7 +23,8 @@ from sourdine.errors import InputError
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipped import add_sums_, full_precision, scaled
 from sourdine.sgd.clipping import Clip
-from sourdine.sgd.gradients import Knowledge, gradients, trained
+from sourdine.sgd.gradients import gradients, trained
+from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.rounding import any_order
 from sourdine.sgd.watched import Watched
 
