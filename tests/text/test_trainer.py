@@ -21,7 +21,10 @@ from sourdine.ledger import Ledger
 from sourdine.sgd import Engine
 from sourdine.sgd import adding as adding_room
 from sourdine.sgd import clipped as clipped_room
+from sourdine.sgd.graphs import Graphs, unchanging
 from sourdine.sgd.sampling import PoissonLots
+from sourdine.sgd.shapes import Costs
+from sourdine.text import loop as loop_room
 from sourdine.text import trainer as room
 from sourdine.text.strategies import STRATEGIES
 
@@ -165,6 +168,36 @@ def test_a_seeded_run_gets_no_certificate(data: Any, model: str, tmp_path: Path)
         _ = run.epsilon
     again = trainer(data, model, seed=1, output_dir=tmp_path / "again").fit()
     assert torch.equal(again.model.network.head.weight, run.model.network.head.weight)
+
+
+@pytest.mark.parametrize("dear", [True, False])
+def test_by_graphs_a_run_learns_the_same_in_few_shapes(
+    dear: bool, data: Any, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU: texts of all lengths in batches of a few, which change nothing but the last digits."""
+    if not dear:
+        monkeypatch.setattr(Graphs, "costs", Costs(300.0, 1.0))
+    long = {**data, "note": [text + " see" * (at % 30) for at, text in enumerate(data["note"])]}
+    how: dict[str, Any] = {"seed": 1, "trains": "all", "steps": 6, "labels": LABELS, "held_out": 0}
+    eager = trainer(long, model, **how).fit()
+    monkeypatch.setattr(loop_room, "graphs_on", lambda device: unchanging)
+    engines, shapes = list[Engine](), set[Any]()
+    real = Engine._add
+
+    def watched(self: Engine, batch: Any, by_graphs: bool, prove: bool) -> Any:
+        engines.append(self)
+        shapes.add(batch.data["input_ids"].shape)
+        return real(self, batch, by_graphs, prove)
+
+    monkeypatch.setattr(Engine, "_add", watched)
+    by_graphs = trainer(long, model, **how).fit()
+    for one, other in zip(
+        eager.model.network.parameters(), by_graphs.model.network.parameters(), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    graphs = engines[0].graphs
+    assert graphs is not None and not graphs.reasons
+    assert len(shapes) == 1 if dear else 4 <= len(shapes) <= 24
 
 
 def test_without_privacy_everything_says_so(data: Any, model: str) -> None:
