@@ -9,7 +9,8 @@ class make batches of their own, all padded to its longest (`Collate.at_least` i
 in tokens, with rows and batches as they are on average over the lots to come. A class has batches of a
 few sizes, or of one, which hold what it usually has; what is beyond that goes to the next class.
 
-None of this changes what is in a sum, only what it takes to make it.
+None of this changes what is in a sum, only what it takes to make it; of other shapes, last digits are
+other ones (docs/sharp-edges.md).
 """
 
 from __future__ import annotations
