@@ -29,6 +29,45 @@ def test_kernels() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **here, **how})
 
 
+NUMBERS = dict.fromkeys(("scale", "shift", "least", "per", "least_left", "least_right"), "fp32")
+WHOLE = dict.fromkeys(("first", "before", "count"), "i64") | dict.fromkeys(
+    ("blocks", "classes", "width", "parts"), "i32"
+)
+PLACES = {"key": "*i32", "owners": "*i32", "tensors": "*i64", "labels": "*i64", "logits": "*bf16"}
+COMPILED = {
+    "_add_normals": ({"BLOCKS": 32}, 1),
+    "_adam": ({"BLOCKS": 64, "COLUMNS": 6, "SETTINGS": 8}, 2),
+    "_contracted": ({"STEPS": 128, "ROWS": 16, "COLUMNS": 128}, 4),
+    "_ghosts": (
+        {"USES": 2, "STEPS": 384, "LEFT": 64, "RIGHT": 128, "TILES": 6, "TILE": 128, "DEEP": 64},
+        8,
+    ),
+    "_by_class": ({"CLASSES": 2048}, 4),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_kernels_can_be_compiled_for_a_gpu(name: str) -> None:
+    """For Hopper, by Triton and its assembler, which need no GPU; the interpreter takes more than they do."""
+    from triton import compiler
+    from triton.backends.compiler import GPUTarget
+
+    from sourdine.sgd import kernels, tiles
+
+    kernel = getattr(kernels if hasattr(kernels, name) else tiles, name)
+    fixed, warps = COMPILED[name]
+    kinds = NUMBERS | WHOLE | PLACES | dict.fromkeys(fixed, "constexpr")
+    if name == "_ghosts":
+        kinds |= {"lefts": ("*bf16", "*bf16"), "rights": ("*bf16", "*bf16")}
+    source = compiler.ASTSource(
+        fn=kernel,
+        signature={own: kinds.get(own, "*fp32") for own in kernel.arg_names},
+        constexprs={(kernel.arg_names.index(own),): value for own, value in fixed.items()},
+    )
+    made = compiler.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
+    assert len(made.asm["cubin"]) > 1000
+
+
 def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
