@@ -104,7 +104,9 @@ class Units:
 
     def all_sizes(self) -> list[int] | None:
         """How large every unit is, where the dataset knows."""
-        return None if self.sizes is None else [self.size(unit) for unit in range(len(self))]
+        if self.sizes is None or self.examples is None:
+            return None if self.sizes is None else list(self.sizes)
+        return [self.size(unit) for unit in range(len(self))]
 
     def size(self, unit: int) -> int:
         """How large the largest example of a unit is, where the dataset knows."""

@@ -15,7 +15,6 @@ other ones (docs/sharp-edges.md).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from numpy.typing import NDArray
 
 _ALIGNED = 8  # lengths are multiples, which products of halves ask for
 _USUAL = 0.25  # deviations above the mean that a class has room for
-_HELD = (2, 3, 4, math.inf)  # the same without a next class, or as much as batches may hold
-_PARTS = (1, 4, 16)  # sizes of batches
+# The same without a next class, or as much as batches may hold; and how many sizes these may have.
+_WAYS = ((2, 1), (3, 1), (4, 4), (4, 16), (math.inf, 1), (math.inf, 4), (math.inf, 16))
 _MOST = 24  # shapes
 
 
@@ -85,7 +84,9 @@ def kinds(sizes: Sequence[int], rate: float, most: int, steps: int, costs: Costs
 
     most: rows of a batch.
     """
-    lengths, counts = np.unique([length(size) for size in sizes], return_counts=True)
+    known, units_of = np.unique(np.asarray(sizes, dtype=np.int64), return_counts=True)
+    lengths, place = np.unique([length(int(size)) for size in known], return_inverse=True)
+    counts = np.bincount(place, weights=units_of).astype(np.int64)
     best = [_Plan()]
     for end in range(1, len(lengths) + 1):
         size, units = int(lengths[end - 1]), counts[:end][::-1].cumsum()[::-1]
@@ -115,8 +116,7 @@ def _cheapest(
     counts = np.arange(max(0, math.floor(mean - 3 * spread)), math.ceil(mean + 3 * spread) + 1)
     chances = np.exp(-0.5 * ((counts - mean) / max(spread, 0.5)) ** 2)
     found = []
-    ways = [*itertools.product(_HELD, _PARTS), *([] if last else [(_USUAL, 1)])]
-    for deviations, parts in ways:
+    for deviations, parts in _WAYS if last else (*_WAYS, (_USUAL, 1)):
         top = math.ceil(min(units, max(1, mean + deviations * spread)))
         batches = -(-top // most)
         rows = -(-top // batches) if deviations < math.inf else most
