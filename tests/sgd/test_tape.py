@@ -94,9 +94,12 @@ def test_what_shows_no_gradient_is_not_taken_as_proved(passes: list[int]) -> Non
         clipped_sum(net, lambda: scale * net(x).square().sum((1, 2)), 0.5, knowledge=knowledge)
         return passes[0]
 
-    assert count(0.0, torch.randn(3, 3, 4)) == 2
-    assert count(1.0, torch.randn(3, 3, 4)) == 2
-    assert count(1.0, torch.randn(3, 3, 4)) == 1
+    assert count(0.0, torch.randn(3, 5, 4)) == 2
+    bad = torch.randn(3, 5, 4)
+    bad[0] = float("nan")  # whose gradients are compared with nothing
+    assert count(0.0, bad) == 2
+    assert count(1.0, torch.randn(3, 5, 4)) == 2
+    assert count(1.0, torch.randn(3, 5, 4)) == 1
 
 
 def test_every_shape_is_proved_again_now_and_then(passes: list[int]) -> None:

@@ -116,7 +116,8 @@ def prove(
             return False  # later records may have failed only because of this one
         record.choice = fitting[0]
         tape.tried[record.key] = fitting[0]
-        if len(fitting) == 1 and not tape.moved and bool(plain.any()):
+        shown = bool((torch.isfinite(plain) & (plain != 0)).any())
+        if len(fitting) == 1 and not tape.moved and shown:
             knowledge.choices[record.key] = fitting[0]
     return True
 
