@@ -5,13 +5,14 @@
 A BERT-base classifier, texts of 128 tokens, bf16 autocast on a GPU, trained in two ways in one process, in turns:
 
 - real: sourdine's Engine as its users call it. Every lot is a Poisson draw of planned size 256, collated, cut
-  into equal batches of 52, 56, 60 or 64, filled up and masked; noise from a secure source, in the step of AdamW.
+  into equal batches of 52 to 64, filled up and masked; noise from a secure source, in the step of AdamW.
 - fixed: the same graphs on 4 full batches of 64 that lie on the device, added up; torch's own noise and its fused AdamW.
 
 What counts is the wall time of a round of steps, synchronised, for each real token: the ratio of the two in the same
 round (goal: at most 1.05), median, least and most. The first rounds (--warm), and rounds in which a batch has a shape
 that is new (which costs seconds once, with compiled graphs a minute), are not counted. Batches that are proved anew are:
-the 1st, 2nd, 4th, ... of each shape and every 256th. After 20 rounds each shape is past its 32nd, as a rule.
+the first of each shape, the 1st, 2nd, 4th, ... of all and every 256th. There are some 13 shapes in so long a plan, all of which
+have come up after 20 rounds, as a rule.
 
 The second table is of texts of 64 to 128 tokens, which are also padded to one of a few lengths (sgd/shapes.py);
 beside full batches of 128 tokens, by the real token. --tiny is for a try on the CPU.

@@ -126,14 +126,15 @@ def test_little_is_padded_in_a_long_run() -> None:
     drawn = np.random.default_rng(1).integers(64, 513, 30_000).tolist()
     long, many = waste(drawn, 2048, 512, 2000)
     short, few = waste(drawn, 2048, 512, 100)
-    assert long < 0.1 < short < 0.2 and few < 10 < many <= shapes._MOST + 2
+    assert long < 0.1 < short < 0.2 and few < 10 < many <= shapes._MOST + 8  # and some that are rare
 
 
 def test_lots_of_one_length_are_filled_up_by_little() -> None:
     drawn = [128] * 10_240
     assert waste(drawn, 256, 64, 100)[1] == 1  # as filling up takes less than another shape
-    share, seen = waste(drawn, 256, 64, 100_000)
-    assert share < 0.05 and seen <= 5
+    for steps, most, least in ((2000, 0.05, 3), (100_000, 0.015, 10)):
+        share, seen = waste(drawn, 256, 64, steps)
+        assert share < most and least <= seen <= shapes._MOST
 
 
 def test_every_lot_has_the_same_shapes() -> None:

@@ -25,8 +25,13 @@ from numpy.typing import NDArray
 _ALIGNED = 8  # lengths are multiples, which products of halves ask for
 _USUAL = 0.25  # deviations above the mean that a class has room for
 # The same without a next class, or as much as batches may hold; and how many sizes these may have.
-_WAYS = ((2, 1), (3, 1), (4, 4), (4, 16), (math.inf, 1), (math.inf, 4), (math.inf, 16))
-_MOST = 24  # shapes
+_WAYS = (
+    (2, 1),
+    (3, 1),
+    *((far, parts) for far in (4, math.inf) for parts in (4, 16, 64)),
+    (math.inf, 1),
+)
+_MOST = 20  # shapes
 
 
 @dataclass(frozen=True)
