@@ -54,7 +54,7 @@ from sourdine.sgd.watched import PLAIN, Watched, shape
 Program = Callable[[list[Tensor], Any, Tensor, list[Tensor]], Answer]
 """program(owned, data, weights, sums) adds the clipped sum of a batch to `sums`, in place."""
 Compiler = Callable[[fx.GraphModule], Program]
-_MOST = 32  # shapes
+_MOST = 40  # shapes
 _PROVED = 256  # batches from one proof to the next
 _SECOND = 1 << 21  # tokens that a tiny model makes in a second on a GPU, as measured on an H200
 _TINY = 1 << 24  # parameters

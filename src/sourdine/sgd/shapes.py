@@ -31,7 +31,7 @@ _WAYS = (
     *((far, parts) for far in (4, math.inf) for parts in (4, 16, 64)),
     (math.inf, 1),
 )
-_MOST = 20  # shapes
+_MOST = 24  # shapes
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def kinds(sizes: Sequence[int], rate: float, most: int, steps: int, costs: Costs
         )
         best.append(min(options, key=lambda plan: plan.cost))
     if best[-1].shapes > _MOST:
-        return kinds(sizes, rate, most, steps, Costs(4 * costs.shape, costs.batch))
+        return kinds(sizes, rate, most, steps, Costs(2 * costs.shape, costs.batch))
     return best[-1].kinds
 
 
