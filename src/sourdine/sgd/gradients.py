@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointError
 from sourdine.errors import InputError
 from sourdine.sgd import convolution, general, recurrent, rules
 from sourdine.sgd.checkpointing import run_once
-from sourdine.sgd.proofs import Knowledge, NotProved, check_apart, check_graph, prove
+from sourdine.sgd.proofs import Knowledge, NotProved, check_apart, prove
 from sourdine.sgd.tape import CHECKPOINTING, Choice, Key, Record, Tape, Use
 from sourdine.sgd.uses import Gradients, Lookup, Outer
 
@@ -123,8 +123,6 @@ def _backward(
     knowledge.unseen |= unseen
     if again:
         return None
-    if new:
-        check_graph(values)
     if new and not prove(asked, values, got, pull, start, tape, knowledge):
         return None
     settled = knowledge.choices.keys() | knowledge.idle

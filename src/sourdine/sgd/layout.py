@@ -11,8 +11,8 @@ sizes of a tensor, above all when B = T; then they are told apart by `belongs`, 
     v_j = v_i, which a fresh draw in the next proof makes ever less likely, or gradients cancel.
 
 This proves the batch at hand; sgd/proofs.py says when it is proved again, and how that is done where
-numbers of float16 are too small for powers of two to be exact. The same comparison finds losses that
-mix examples, for which no layout is right.
+gradients go through float16, in which powers of two are not always exact. The same comparison finds
+losses that mix examples, for which no layout is right.
 """
 
 from __future__ import annotations

@@ -22,7 +22,9 @@ from sourdine.sgd.tape import AS_IS, CHECKPOINTING, Choice, Key, Record, Tape
 
 Pull = Callable[[Tensor, bool], list[Tensor | None]]
 """pull(cotangent, keep): the gradients of all records, by one backward pass."""
-_MIDDLE = 6  # a power of two in the middle of what float16 holds
+_DROPPED = 2.0**64  # the square of such a gradient is infinite, and its example adds nothing
+_FEW = 6  # powers of two that weights may have in float16
+_HIGH = 9  # the power of two that its largest number is brought to: with weights on it, 2^14
 
 
 @dataclass
@@ -80,17 +82,18 @@ def prove(
 ) -> bool:
     """Proves the layout of every new record by a second backward pass; see sgd/layout.py.
 
-    False if a guess was wrong in a way that needs another forward pass.
+    False if a guess was wrong in a way that needs another forward pass. What float16 has no digits for
+    proves nothing: where it is new, it is left out of `got`, and so of all sums.
     """
-    types = {gradient.dtype for gradient in got if gradient is not None}
-    half = any(kind.itemsize < 4 for kind in types)
-    narrow = torch.float16 in types
-    v = layouts.weights(len(values), values, powers=6 if narrow else 64)
-    if narrow:
+    kinds = check_graph(values)
+    narrow = torch.float16 in kinds
+    v = layouts.weights(len(values), values, powers=_FEW if narrow else 64)
+    once, again = got, None if narrow else pull(start * v, True)
+    if again is None or not _as_finite(got, again, _DROPPED):
+        narrow, v = True, layouts.weights(len(values), values, powers=_FEW)
         once, again = _in_float16(got, pull, start, v)
-    else:
-        once, again = got, pull(start * v, True)
-    for record, plain, weighted in zip(records, once, again, strict=False):
+    half = narrow or any(x.dtype.itemsize < 4 for x in got if x is not None)
+    for at, (record, plain, weighted) in enumerate(zip(records, once, again, strict=False)):
         if plain is None or weighted is None:
             knowledge.idle.add(record.key)
             continue
@@ -101,6 +104,9 @@ def prove(
             if isinstance(choice, layouts.Layout)
             and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v, half=half)
         ]
+        if not fitting and narrow and _has_no_digits(plain):
+            got[at] = got[at] if known else torch.zeros_like(plain)
+            continue
         if not fitting and known:
             raise CheckError(
                 f"examples are mixed, or their rows reordered, in {_where(record.key)}, and were not "
@@ -128,37 +134,48 @@ def _in_float16(
     """Gradients for a proof, plain and weighted, of losses times one power of two.
 
     Below 2^-14 numbers of float16 have few digits, which weights do change, and above 2^16 they are
-    infinite: either would hide what the proof looks for. So the largest is brought to the middle, and
-    what is finite has to stay so.
+    infinite, which would hide what the proof looks for. So the largest is brought below that, and what
+    is finite has to stay so.
     """
     there = [x for x in got if x is not None and x.numel()]
+    there = [x for x in there if x.dtype == torch.float16] or there
     finite = [torch.where(torch.isfinite(x), x, 0).abs().amax().float() for x in there]
     largest = float(torch.stack(finite).max()) if finite else 0.0
     if not largest:
         return got, got  # nothing is added up
-    power = _MIDDLE - math.frexp(largest)[1]
-    while power >= -2 * _MIDDLE - 16:
-        scaled = start * 2.0 ** min(power, _MIDDLE if start.dtype == torch.float16 else 64)
+    highest = _HIGH - math.frexp(largest)[1]
+    lowest, most = (-14, _FEW) if start.dtype == torch.float16 else (-64, 64)
+    for power in range(min(highest, most), max(min(highest, most) - 32, lowest) - 1, -4):
+        scaled = start * 2.0**power
         once, again = pull(scaled, True), pull(scaled * v, True)
-        if all(_as_finite(x, y) for made in (once, again) for x, y in zip(got, made, strict=True)):
+        if _as_finite(got, once) and _as_finite(got, again):
             return once, again
-        power -= 4
     raise InputError(
         "gradients in float16 are too far apart to prove that examples are not mixed; run the model in "
         "bfloat16, or in single precision."
     )
 
 
-def _as_finite(before: Tensor | None, after: Tensor | None) -> bool:
-    """Whether what was finite is so still."""
-    if before is None or after is None:
-        return True
-    return bool((torch.isfinite(after) | ~torch.isfinite(before)).all())
+def _as_finite(
+    before: list[Tensor | None], after: list[Tensor | None], below: float = math.inf
+) -> bool:
+    """Whether what was finite, and smaller than that, is finite still."""
+    both = [(x, y) for x, y in zip(before, after, strict=True) if x is not None and y is not None]
+    return all(bool((torch.isfinite(y) | ~(x.abs() < below)).all()) for x, y in both)
 
 
-def check_graph(values: Tensor) -> None:
-    """Refuses reentrant checkpointing, whose layers are no part of the graph."""
-    seen, left = set[Any](), [values.grad_fn]
+def _has_no_digits(plain: Tensor) -> bool:
+    """Whether numbers are so small that those of float16, which are 2^-24 apart, say little of them."""
+    there = plain[torch.isfinite(plain) & (plain != 0)].float()
+    return not len(there) or float(there.square().mean().sqrt()) < 2.0**-12
+
+
+def check_graph(values: Tensor) -> set[torch.dtype]:
+    """The kinds of numbers that gradients go through.
+
+    Refuses reentrant checkpointing, whose layers are no part of the graph.
+    """
+    seen, left, kinds = set[Any](), [values.grad_fn], {values.dtype}
     while left:
         node = left.pop()
         if node is None or node in seen:
@@ -166,7 +183,9 @@ def check_graph(values: Tensor) -> None:
         if node.name() == "CheckpointFunctionBackward":
             raise InputError(CHECKPOINTING)
         seen.add(node)
+        kinds |= {x.dtype for x in getattr(node, "_input_metadata", ())}
         left += [parent for parent, _ in node.next_functions]
+    return kinds
 
 
 def check_apart(tape: Tape, unseen: set[str]) -> None:
