@@ -188,24 +188,28 @@ class Between(nn.Module):
         return losses if losses_in_half else losses.float()
 
 
-@pytest.mark.parametrize("how", ["known", "not known", "losses in half"])
+@pytest.mark.parametrize("how", ["known", "small", "not known", "losses in half"])
 @pytest.mark.parametrize("size", [3, 4, 8])
 def test_float16_behind_what_trains(how: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """All gradients that are looked at are in single precision; larger weights would overflow behind."""
     if how == "not known":
         monkeypatch.setattr(proofs, "check_graph", lambda values: {torch.float32})
     x, half = torch.randn(size, size, 6), how == "losses in half"
+    scale = 1e-4 if how == "small" else 1.0
     net = Between(mixed=True)
     with pytest.raises(InputError, match="depends on another example"):
-        clipped_sum(net, lambda: net(x, half), 0.5)
+        clipped_sum(net, lambda: scale * net(x, half), 0.5 * scale)
     net = Between(mixed=False)
-    clipped_sum(net, lambda: net(x, half), 0.5)
-    found = torch.cat([w.grad.flatten() for w in net.adapter.parameters()])
-    torch.testing.assert_close(found, wanted(net, net(x, half), 0.5), rtol=2e-2, atol=2e-3)
+    clipped_sum(net, lambda: scale * net(x, half), 0.5 * scale)
+    found = torch.cat([w.grad.flatten() for w in net.adapter.parameters()]) / scale
+    own = wanted(net, scale * net(x, half), 0.5 * scale) / scale
+    torch.testing.assert_close(found, own, rtol=2e-2, atol=2e-3)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-5, 1e-6, 1e-8])
-def test_branches_that_hardly_count_in_float16(scale: float) -> None:
+@pytest.mark.parametrize(
+    ("scale", "size"), [(1.0, 1.0), (1e-3, 1.0), (1e-5, 1.0), (1e-6, 1.0), (1e-8, 1.0), (1e-9, 1e4)]
+)
+def test_branches_that_hardly_count_in_float16(scale: float, size: float) -> None:
     """Gradients for which float16 has no digits are left out; the others are what they are."""
     main, branch = nn.Linear(16, 16), nn.Linear(16, 16)
     net, x = nn.ModuleList([main, branch]), torch.randn(40, 6, 16)
@@ -214,13 +218,16 @@ def test_branches_that_hardly_count_in_float16(scale: float) -> None:
         with torch.autocast("cpu", torch.float16):
             found = x.flatten(0, 1)
             found = (main(found) + scale * branch(found).tanh()).view(40, 6, 16)
-        return found.float().logsumexp(2).mean(0)
+        return size * found.float().logsumexp(2).mean(0)
 
     knowledge = Knowledge()
     for _ in range(3):
         net.zero_grad()
         clipped_sum(net, losses, 0.5, knowledge=knowledge)
     found = torch.cat([w.grad.flatten() for w in net.parameters()])
+    if size > 1:
+        each = torch.autograd.grad(losses().sum(), branch.bias)[0]
+        assert each.any() and not branch.bias.grad.any(), "nobody has proved whose they are"
     torch.testing.assert_close(found, wanted(net, losses(), 0.5), rtol=2e-2, atol=2e-3)
     if scale > 1e-4:
         assert branch.weight.grad.norm() > 0.1 * scale * main.weight.grad.norm()
