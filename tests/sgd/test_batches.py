@@ -143,6 +143,30 @@ def test_a_batch_of_transformers_is_moved() -> None:
     assert found["input_ids"].is_meta
 
 
+@pytest.mark.parametrize("sizes", [[1, 2], [1.5] * 60, [None] * 60, [float("inf")] * 60, 7, [-1] * 60])
+def test_sizes_that_make_no_sense(sizes: Any) -> None:
+    """Before anything is charged, which is when units are made."""
+
+    class Odd(list[int]):
+        pass
+
+    odd = Odd(DATA)
+    odd.sizes = sizes  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="must be 60 whole numbers"):
+        Units(odd)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_sizes_of_any_kind(kind: Any) -> None:
+    class Texts(list[int]):
+        sizes = kind([x % 7 for x in DATA])
+
+    units = Units(Texts(DATA))
+    assert units.all_sizes() == [x % 7 for x in DATA] and units.size(3) == DATA[3] % 7
+    users = Units(Texts(DATA), [place // 2 for place in range(60)], 2)
+    assert users.all_sizes() == [max(x % 7, y % 7) for x, y in zip(DATA[::2], DATA[1::2], strict=True)]
+
+
 class Sized(list[str]):
     @property
     def sizes(self) -> list[int]:

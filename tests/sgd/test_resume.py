@@ -33,6 +33,7 @@ from sourdine.ledger import Ledger
 from sourdine.sgd import AdamW, Adaptive, Engine, FixedLots, ShuffledLots
 from sourdine.sgd.agreement import agreement, digest
 from sourdine.sgd.folder import Folder
+from sourdine.sgd.graphs import unchanging
 from sourdine.sgd.processes import Processes
 
 KILLS = 20
@@ -613,6 +614,63 @@ def nested(model: nn.Module, batch: Any) -> Any:
 
 def inner(model: nn.Module, x: Any) -> Any:
     return model(x).sum()
+
+
+def test_attributes_of_functions_are_looked_at() -> None:
+    """A collate function's `at_least` decides how a batch is padded."""
+
+    def call(model: nn.Module, batch: Any) -> Any:
+        return inner(model, batch)
+
+    before = facts([], call)
+    call.at_least = 3  # type: ignore[attr-defined]
+    assert facts([], call) != before
+
+
+class Closed:
+    __slots__ = ("secret",)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "secret":
+            raise RuntimeError("not for you")
+        return super().__getattribute__(name)
+
+
+CLOSED = Closed()
+
+
+def test_what_cannot_be_read_is_never_the_same() -> None:
+    def call(model: nn.Module, batch: Any) -> Any:
+        return inner(model, batch) if CLOSED else None
+
+    assert facts([], call) != facts([], call)
+
+
+@pytest.mark.parametrize("graphs", [None, unchanging])
+def test_a_run_whose_batches_are_cut_otherwise_is_charged_again(
+    graphs: Any, tmp_path: Path, home: Path
+) -> None:
+    """Somebody kills it, gives the dataset `sizes`, and starts it again: noise must not come twice."""
+
+    class Sized(list[Any]):
+        sizes: list[int] | None = None
+
+    def made(sizes: list[int] | None) -> Any:
+        data = Sized(rows())
+        data.sizes = sizes
+        return engine(tmp_path / "run", data=data, graphs=graphs)
+
+    for sizes, kinds in (
+        (None, ["reserve"]),
+        (None, ["reserve"]),
+        ([*range(64)], ["reserve", "charge"]),
+    ):
+        of = made(sizes)
+        lots = of.lots()
+        for _ in range(3):
+            of.step(next(lots))
+        assert [entry.kind for entry in of.ledger.history()] == kinds
+        abandon(of)
 
 
 def test_the_agreement_is_the_same_in_every_process() -> None:

@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
+from stopping import engine, rows  # noqa: E402
+from torch.utils.data import default_collate  # noqa: E402
+
 from sourdine import rng  # noqa: E402
-from sourdine.sgd import shapes  # noqa: E402
+from sourdine.errors import InputError  # noqa: E402
+from sourdine.sgd import shapes, traced  # noqa: E402
 from sourdine.sgd.batches import Units, batches  # noqa: E402
 from sourdine.sgd.sampling import PoissonLots  # noqa: E402
 from sourdine.sgd.shapes import Costs, Kind, kinds, length, whole  # noqa: E402
@@ -182,3 +186,18 @@ def test_which_examples_a_user_takes_part_with_is_no_matter_of_shapes() -> None:
             taken += [tuple(x for x, w in pair if w) for pair in zip(pairs, pairs, strict=True)]
         every.append(sorted(x for x in taken if x))
     assert all(each == every[0] for each in every)
+
+
+@pytest.mark.parametrize("wrong", [lambda size: None, lambda size: 1 / 0])
+def test_a_collate_that_cannot_pad_is_found_before_the_charge(wrong: Any) -> None:
+    def collate(given: list[Any]) -> Any:
+        return default_collate(given)
+
+    class Texts(list[Any]):
+        sizes = [6] * 64
+
+    collate.at_least = wrong  # type: ignore[attr-defined]
+    of = engine(None, data=Texts(rows()), collate=collate, graphs=traced)
+    with pytest.raises((InputError, ZeroDivisionError)):
+        next(of.lots())
+    assert not of.ledger.history()

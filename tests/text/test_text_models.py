@@ -222,4 +222,5 @@ def test_batches_are_padded_as_they_are_told() -> None:
     assert [length(x, Collate(0)) for x in (1, 2, 3, 67)] == [2, 2, 4, 68]
     assert [length(x, Collate(0).at_least(72)) for x in (1, 72, 73)] == [72, 72, 74]
     assert [length(x, Collate(0, 70).at_least(72)) for x in (1, 70)] == [70, 70]
+    assert [length(x, Collate(0, 71).at_least(72)) for x in (0, 1, 71)] == [71, 71, 71]
     assert length(1000, Collate(0, 70)) == 1000  # never cut here

@@ -112,7 +112,8 @@ def _like(node: fx.Node, other: fx.Node) -> bool:
 
 def _other_is_wide(node: fx.Node, wide: fx.Node) -> bool:
     """Whether the operand beside this one alone decides that the result is wide."""
-    kind, device = node.meta["val"].dtype, wide.meta["val"].device
+    source: Any = wide.args[0]
+    kind, device = node.meta["val"].dtype, source.meta["val"].device
     values = [x.meta["val"] for x in node.all_input_nodes if x is not wide]
     return any(x.dtype == kind and x.dim() and x.device == device for x in values)
 

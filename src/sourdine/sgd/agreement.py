@@ -144,7 +144,7 @@ def _code(call: Any, known: set[int]) -> Any:
         x for x in named if not isinstance(x, FunctionType | type) or x.__module__ == call.__module__
     ]
     cells = [cell.cell_contents for cell in call.__closure__ or ()]
-    given = (cells, call.__defaults__, call.__kwdefaults__, near)
+    given = (cells, call.__defaults__, call.__kwdefaults__, near, vars(call))
     return [_instructions(call.__code__), [_value(x, known) for x in given]]
 
 
@@ -154,13 +154,21 @@ def _held(x: Any, known: set[int], depth: int = _DEEP) -> Any:
         return None
     known.add(id(x))
     slots = {name for kind in type(x).__mro__ for name in getattr(kind, "__slots__", ())}
-    own = {**{name: getattr(x, name, None) for name in slots}, **getattr(x, "__dict__", {})}
+    own = {**{name: _read(x, name) for name in slots}, **getattr(x, "__dict__", {})}
     of_modules = _OF_MODULES if isinstance(x, nn.Module) else ()
     return [
         [name, _value(value, known, depth - 1)]
         for name, value in sorted(own.items())
         if name not in of_modules and not isinstance(value, nn.Module)
     ]
+
+
+def _read(x: Any, name: str) -> Any:
+    """An attribute; what cannot be read is never the same."""
+    try:
+        return getattr(x, name, None)
+    except Exception:  # whatever others do in their properties
+        return os.urandom(32)
 
 
 def _value(x: Any, known: set[int], depth: int = _DEEP) -> Any:

@@ -71,7 +71,7 @@ class Units:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise InputError("a dataset must have len() and examples by their places, as a list has.")
         self.dataset = dataset
-        self.sizes: Sequence[int] | None = getattr(dataset, "sizes", None)
+        self.sizes = _sizes(dataset)
         self.most = checks.whole("most_per_user", most)
         self.examples: list[Indices] | None = None
         if users is None:
@@ -105,7 +105,7 @@ class Units:
     def all_sizes(self) -> list[int] | None:
         """How large every unit is, where the dataset knows."""
         if self.sizes is None or self.examples is None:
-            return None if self.sizes is None else list(self.sizes)
+            return self.sizes
         return [self.size(unit) for unit in range(len(self))]
 
     def size(self, unit: int) -> int:
@@ -127,6 +127,24 @@ class Units:
         return [int(place) for place in own]
 
 
+def _sizes(dataset: Dataset) -> list[int] | None:
+    """How large each example is, where the dataset says so."""
+    given: Any = getattr(dataset, "sizes", None)
+    if given is None:
+        return None
+    try:
+        found = given.tolist() if isinstance(given, Tensor | np.ndarray) else list(given)
+        whole = len(found) == len(dataset) and all(int(size) == size >= 0 for size in found)
+    except (TypeError, ValueError, OverflowError):
+        whole = False
+    if not whole:
+        raise InputError(
+            f"the dataset's `sizes` must be {len(dataset)} whole numbers, one for each example (the "
+            "number of its tokens, say); give it those, or no `sizes`."
+        )
+    return found
+
+
 def batches(
     units: Units,
     lot: Indices,
@@ -138,7 +156,7 @@ def batches(
 ) -> Iterator[Batch]:
     """The physical batches of a lot, of at most `size` examples each; none for an empty lot.
 
-    kinds: their shapes, if they are planned, in the place of `size`.
+    kinds: their shapes, if they are planned, in the place of `size`; and see the top of this file.
     """
     each = units.most
     alike = sorted((int(unit) for unit in lot), key=units.size, reverse=True)  # the most memory first
@@ -177,7 +195,7 @@ def _parts(
             own = fitting + beyond
             many = 0 if kind.room is None else max(0, len(own) - kind.room)
             beyond, own = own[:many], own[many:]
-            classes.insert(0, (own, kind.cut(len(own)), _padding(collate, kind.size)))
+            classes.insert(0, (own, kind.cut(len(own)), padding(collate, kind.size)))
     for own, rows, sized in classes:
         start = 0
         for count in rows:
@@ -185,10 +203,13 @@ def _parts(
             start += count
 
 
-def _padding(collate: Collate, size: int | None) -> Collate:
+def padding(collate: Collate, size: int | None) -> Collate:
     """The same, which pads its batches to this size, if it can be told so."""
     told: Callable[[int], Collate] | None = getattr(collate, "at_least", None)
-    return collate if told is None or size is None else told(size)
+    found = collate if told is None or size is None else told(size)
+    if not callable(found):
+        raise InputError(f"collate.at_least({size}) gave {found!r}; it must give a collate function.")
+    return found
 
 
 def _as_long_as_many(data: Any, rows: int) -> bool:

@@ -30,7 +30,7 @@ from sourdine.ledger import Ledger
 from sourdine.sgd.adding import Adding, largest
 from sourdine.sgd.agreement import agreement, digest
 from sourdine.sgd.ahead import Ahead, Lot
-from sourdine.sgd.batches import Collate, Dataset, Units, move
+from sourdine.sgd.batches import Collate, Dataset, Units, move, padding
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge, adjacency, planned
 from sourdine.sgd.check import Loss, check_optimizer, compare, refuse
@@ -165,6 +165,7 @@ class Engine(Adding, Resuming):
                 dataset,
                 settings=(
                     *(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
+                    self._units.sizes,
                     None if canaries is None else (canaries.count, canaries.scale),
                     # A compiler chooses by the clock among ways to add up, and a graph may be behind
                     # a model that is changed on the way: no two runs are alike.
@@ -308,8 +309,10 @@ class Engine(Adding, Resuming):
             places.append(source.below(len(dataset)))
         rows = [dataset[place] for place in places]
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
+        sizes = [kind.size for kind in self._kinds(self.batch_size)]
         with torch.random.fork_rng():
-            together = move(self.collate(rows), self._device)
+            padded = padding(self.collate, sizes[-1] if sizes else None)  # as the longest texts are
+            together = move(padded(rows), self._device)
             alone = [move(self.collate([row]), self._device) for row in rows]
             self.loss(self.model, together)  # in training mode: does it change what it keeps?
             worst = compare(self.model, self.loss, together, alone)

@@ -9,11 +9,11 @@ values is left to the eager code, and the reason kept. Where the eager code itse
 that move, gradients that are not finite), the graph answers whether its sums may be used; if not, the
 whole lot is made again eagerly. Proofs that rows are told apart (sgd/proofs.py) go on, but less
 often: for the first batch of each shape, then after 1, 2, 4, ... and every 256 batches of whatever
-shape, in turn by their place in a lot. A graph does what was proved of it whatever becomes of the
-model's code, and only weights, buffers or data that make it mix what it did not before are left to be
-found, some hundred batches later or in the last lot. With each proof the graph is held against the
-eager code on the same batch: a model that was changed since, by a setting that nobody sees
-(sgd/watched.py), gets new graphs.
+shape, those first of which most were made since their last proof. A graph does what was proved of it
+whatever becomes of the model's code, and only weights, buffers or data that make it mix what it did not
+before are left to be found, some hundred batches later or in the last lot. With each proof the graph is
+held against the eager code on the same batch: a model that was changed since, by a setting that nobody
+sees (sgd/watched.py), gets new graphs.
 
 Rounding: a compiler may add up in any order, so norms are summed in a way for which none does harm
 (`any_order` in sgd/rounding.py), and it is told to keep the roundings to half precision.
@@ -104,6 +104,7 @@ class _Graph:
 
     program: Program
     half: bool
+    waiting: int = 0  # batches since its last proof
 
 
 class Graphs:
@@ -130,10 +131,7 @@ class Graphs:
         self._sums: Sums | None = None
         self._pool: Any = None
         self._count = 0  # of batches
-        self._due, self._turn = (
-            0,
-            0,
-        )  # for how many lots a proof has been due, of the batch at this place
+        self._due = 0  # for how many lots a proof has been due
 
     @property
     def costs(self) -> Costs:
@@ -152,7 +150,6 @@ class Graphs:
             self._watched = Watched(self.model, by_place=self._flat.is_cuda)
         self._usable.fill_(True)
         self._changed = False
-        self._turn %= max(1, len(self.made))
         self._due += self._due > 0
         self.made.clear()
 
@@ -190,25 +187,31 @@ class Graphs:
         if isinstance(key, str):
             self.reasons[key] = key
         graph = self._graphs.get(key)
-        if key not in self.reasons and (self._is_due() or graph is None or prove):
+        if key not in self.reasons and (self._is_due(graph) or graph is None or prove):
             graph = self._settled(batch, clip, knowledge, eagerly, reseed)
             reseed()
         self.made.append(graph is not None)
         if graph is None:
             with knowledge.proving(prove):
                 return eagerly()
+        graph.waiting += 1
         norms, losses, usable = self._run(graph.program, batch)
         self._usable.logical_and_(usable)
         return Clipped(losses, norms, None)
 
-    def _is_due(self) -> bool:
-        """Whether the next batch, which its graph could make, is to be proved all the same."""
+    def _is_due(self, graph: _Graph | None) -> bool:
+        """Whether the next batch, which this graph could make, is to be proved all the same.
+
+        A proof that is due goes to a shape that has waited long, unless none comes in so many lots.
+        """
         self._count += 1
         if often(self._count, _PROVED):
             self._due = max(1, self._due)
-        if not self._due or (len(self.made) != self._turn and self._due < 3):
+        longest = max((other.waiting for other in self._graphs.values()), default=0)
+        waited = graph is None or graph.waiting >= 0.9 * longest
+        if not self._due or (not waited and self._due <= len(self._graphs) + 1):
             return False
-        self._due, self._turn = 0, len(self.made) + 1
+        self._due = 0
         return True
 
     def _settled(
@@ -231,6 +234,7 @@ class Graphs:
             graph = self._graphs.get(key)
             if graph is not None:
                 if self._right(graph, batch, wanted, reseed) is not False:
+                    graph.waiting = 0
                     return graph
                 self._graphs.clear()  # whatever has changed may have changed for other shapes too
             try:

@@ -63,9 +63,9 @@ class Collate:
         return Collate(self.padding, self.most, length)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        longest = max(len(row["input_ids"]) for row in rows)
-        longest = max(1, -(-longest // _PAD_TO)) * _PAD_TO
-        longest = max(longest, self.least if self.most is None else min(self.least, self.most))
+        own = max(1, *(len(row["input_ids"]) for row in rows))
+        longest = max(-(-own // _PAD_TO) * _PAD_TO, self.least)
+        longest = longest if self.most is None else max(own, min(longest, self.most))
         batch = {"labels": torch.tensor([row["labels"] for row in rows])}
         for name in rows[0].keys() - {"labels"}:
             padded = np.full((len(rows), longest), self.padding if name == "input_ids" else 0)
