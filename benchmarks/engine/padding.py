@@ -14,11 +14,11 @@ import torch
 
 from sourdine import rng
 from sourdine.sgd.batches import Units, batches
+from sourdine.sgd.graphs import _SECOND, _TINY
 from sourdine.sgd.sampling import PoissonLots, usual_most
 from sourdine.sgd.shapes import Costs, kinds, length, whole
 
 LOTS = 50
-SECOND, TINY = 1 << 21, 1 << 24  # as in sgd/graphs.py
 
 
 class Texts(list[int]):
@@ -73,7 +73,7 @@ def main() -> None:
     print("| texts | steps | classes | padding and filling | batches a lot | shapes |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, (lengths, lot, most, parameters) in sets.items():
-        tokens = SECOND / (1 + parameters / TINY)
+        tokens = _SECOND / (1 + parameters / _TINY)
         share, many, shapes = count(lengths, lot, most, whole(most))
         print(f"| {name} | any | not planned | {share:.1%} | {many:.1f} | {shapes} |")
         for steps in (200, 2000, 20_000):

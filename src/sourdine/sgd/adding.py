@@ -110,8 +110,8 @@ class Adding:
         size = self.batch_size
         if (begun := lot.begun(size)) is not None:
             return begun
-        source, kinds = self._streams.at("examples", lot.step), self._kinds(size)
-        return batches(self._units, lot._units, size, self.collate, self._device, source, kinds)
+        source, shapes = self._streams.at("examples", lot.step), self._kinds(size)
+        return batches(self._units, lot._units, size, self.collate, self._device, source, shapes)
 
     def _kinds(self, size: int) -> tuple[Kind, ...]:
         """The shapes of batches, planned where each costs something."""
