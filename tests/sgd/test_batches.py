@@ -162,9 +162,9 @@ def test_sizes_of_any_kind(kind: Any) -> None:
         sizes = kind([x % 7 for x in DATA])
 
     units = Units(Texts(DATA))
-    assert units.all_sizes() == [x % 7 for x in DATA] and units.size(3) == DATA[3] % 7
+    assert units.all_sizes == [x % 7 for x in DATA]
     users = Units(Texts(DATA), [place // 2 for place in range(60)], 2)
-    assert users.all_sizes() == [max(x % 7, y % 7) for x, y in zip(DATA[::2], DATA[1::2], strict=True)]
+    assert users.all_sizes == [max(x % 7, y % 7) for x, y in zip(DATA[::2], DATA[1::2], strict=True)]
 
 
 class Sized(list[str]):

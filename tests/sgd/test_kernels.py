@@ -80,18 +80,18 @@ def stream() -> None:
     from sourdine.sgd import kernels
 
     @triton.jit
-    def words(key, first, out):
+    def words(key, first, out, AT_ONCE: tl.constexpr):  # noqa: N803
         at = tl.arange(0, 2)
-        found = kernels._block(key, first + at.to(tl.int64))
+        found = kernels._block(key, first + at.to(tl.int64), AT_ONCE)
         for word in tl.static_range(16):
             tl.store(out + at * 16 + word, found[word].to(tl.int32, bitcast=True))
 
     words.fn.__globals__.update(kernels=kernels, tl=tl)
     published = "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
-    for key, first in ((bytes(32), 0), (KEY, 7), (KEY, 2**32 - 1)):
+    for key, first, at_once in ((bytes(32), 0, 1), (KEY, 7, 10), (KEY, 2**32 - 1, 1)):
         out = torch.zeros(32, dtype=torch.int32, device=device())
         given = torch.frombuffer(bytearray(key), dtype=torch.int32).to(device())
-        words[(1,)](given, first, out)
+        words[(1,)](given, first, out, at_once)
         blocks = [
             Cipher(ChaCha20(key, at.to_bytes(16, "little")), mode=None).encryptor().update(bytes(64))
             for at in (first, first + 1)
@@ -258,13 +258,13 @@ def fitting() -> None:
 def classes() -> None:
     """The gradient of a cross-entropy in one pass, and zeros where there are no classes."""
     from sourdine.sgd import kernels
-    from sourdine.sgd.softmax import _log_softmax, by_class_
+    from sourdine.sgd.softmax import _normalizer, by_class_
 
     torch.manual_seed(0)
     logits = (9 * torch.randn(3, 2112)).half()
     labels = torch.tensor([0, 9, 2100, 9, 7, 9])[::2]
     g = torch.tensor([[1.0, 5.0], [-2.0, 5.0], [0.0, 5.0]])[:, 0]
-    highest, total, _ = _log_softmax(logits[:, :2101])
+    highest, total = _normalizer(logits[:, :2101])
     given = (logits, highest, total, labels, g)
     there = [logits.to(device()).clone(), *(x.to(device()) for x in given[1:])]
     kernels.by_class_(*there, 2101)

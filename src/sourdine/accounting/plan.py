@@ -152,8 +152,9 @@ class Sketch:
         for loss, p, count, _, _ in self._cells:
             exponent = tilt * loss
             weight = p * np.exp(exponent - exponent.max())
-            phi = (np.exp(1j * np.outer(frequencies, loss)) * (weight / weight.sum())).sum(axis=1)
-            log_size += count * np.log(np.maximum(np.abs(phi), 1e-300))
+            angles = np.outer(frequencies, loss)
+            size = np.hypot(np.cos(angles) @ weight, np.sin(angles) @ weight) / weight.sum()
+            log_size += count * np.log(np.maximum(size, 1e-300))
         power = np.exp(np.maximum(2 * log_size, -600.0))
         return float(np.sqrt(min(1.0, h / np.pi * np.trapezoid(power, frequencies))))
 

@@ -118,7 +118,7 @@ class Adding:
         if self.graphs is None:
             return ()
         if size not in self._shapes:
-            most, sizes = max(1, size // self._units.most), self._units.all_sizes()
+            most, sizes = max(1, size // self._units.most), self._units.all_sizes
             rate = self.plan.lot_size / self.plan.records / self._processes.count
             self._shapes[size] = (
                 whole(most)
@@ -162,7 +162,7 @@ class Adding:
         if self.graphs is not None and by_graphs:
             given = [x for x in pytree.tree_leaves(batch.data) if isinstance(x, Tensor)]
             versions = [x._version for x in given]
-            result = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed, prove)
+            norms = self.graphs.add(batch, self.clip, self._knowledge, eagerly, reseed, prove)
             if versions != [x._version for x in given]:
                 raise InputError(
                     "the loss or the model changes its batch in place, and by graphs a batch may be "
@@ -170,11 +170,11 @@ class Adding:
                 )
         else:
             with self._knowledge.proving(prove):
-                result = eagerly()
+                norms = eagerly().norms
         if not isinstance(self.clip, Adaptive):
             return 0.0
         there = batch.weights.view(-1, most).amax(1) > 0
-        return torch.where(there, (result.norms <= self.clip.bound).float() - 0.5, 0.0).sum()
+        return torch.where(there, (norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 
     def _check_trained(self) -> None:
         """Whether all that is trained gets noise, and nobody else looks at the sums before."""

@@ -17,6 +17,7 @@ there would be as many examples as tokens in each.
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -102,19 +104,12 @@ class Units:
     def __len__(self) -> int:
         return len(self.dataset) if self.examples is None else len(self.examples)
 
+    @functools.cached_property
     def all_sizes(self) -> list[int] | None:
-        """How large every unit is, where the dataset knows."""
+        """How large the largest example of every unit is, where the dataset knows."""
         if self.sizes is None or self.examples is None:
             return self.sizes
-        return [self.size(unit) for unit in range(len(self))]
-
-    def size(self, unit: int) -> int:
-        """How large the largest example of a unit is, where the dataset knows."""
-        if self.sizes is None:
-            return 0
-        return max(
-            self.sizes[place] for place in ([unit] if self.examples is None else self.examples[unit])
-        )
+        return [max(self.sizes[place] for place in own) for own in self.examples]
 
     def of(self, unit: int, source: Source) -> list[int]:
         """The examples with which a unit takes part."""
@@ -159,7 +154,9 @@ def batches(
     kinds: their shapes, if they are planned, in the place of `size`; and see the top of this file.
     """
     each = units.most
-    alike = sorted((int(unit) for unit in lot), key=units.size, reverse=True)  # the most memory first
+    alike, sizes = lot.tolist(), units.all_sizes
+    if sizes is not None:
+        alike.sort(key=sizes.__getitem__, reverse=True)  # the most memory first
     drawn = {unit: units.of(unit, source) for unit in alike}  # in one order, however they are cut
     for own, rows, sized in _parts(units, alike, max(1, size // each), collate, kinds):
         filler = drawn[own[0]][0]
@@ -188,8 +185,9 @@ def _parts(
     if kinds:
         found: list[list[int]] = [[] for _ in kinds]
         bounds = [kind.size or 0 for kind in kinds[:-1]]  # the last takes all that are larger
+        sizes = units.all_sizes
         for unit in alike:
-            found[bisect.bisect_left(bounds, units.size(unit))].append(unit)
+            found[bisect.bisect_left(bounds, 0 if sizes is None else sizes[unit])].append(unit)
         classes, beyond = [], list[int]()
         for kind, fitting in zip(kinds, found, strict=True):
             own = fitting + beyond
@@ -247,7 +245,7 @@ def move(data: Any, device: torch.device) -> Any:
     """
     if isinstance(data, Tensor):
         dense = data.layout == torch.strided and data.device.type == "cpu"
-        return (data.pin_memory() if dense and device.type == "cuda" else data).to(
+        return (_pinned(data) if dense and device.type == "cuda" else data).to(
             device, non_blocking=True
         )
     if isinstance(data, Mapping):
@@ -257,3 +255,16 @@ def move(data: Any, device: torch.device) -> Any:
     if isinstance(data, list | tuple):
         return type(data)(move(value, device) for value in data)
     return data
+
+
+def _pinned(x: Tensor) -> Tensor:
+    """A copy in memory that a GPU reads by itself, by one thread: waking more takes longer."""
+    if type(x) is not Tensor or x.requires_grad or x.is_complex():
+        return x.pin_memory()
+    found = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    _bytes(found)[:] = _bytes(x.contiguous())
+    return found
+
+
+def _bytes(x: Tensor) -> NDArray[np.uint8]:
+    return np.asarray(x.view(-1).view(torch.uint8).numpy())

@@ -40,8 +40,7 @@ class Clipped:
 
     losses: Tensor
     norms: Tensor
-    factors: Factors | None
-    """None where a graph kept them to itself."""
+    factors: Factors
 
 
 def clipped_sum(

@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, signal
 
 from sourdine import checks
 from sourdine.errors import InputError
@@ -276,6 +275,8 @@ def best_coefficients(steps: int, bands: int) -> tuple[float, ...]:
     tries = int(_MOST_WORK / (steps * bands))
     found = start
     if bands > 1 and tries >= 20:  # about ten are needed
+        from scipy import optimize  # noqa: PLC0415 (half a second, for few)
+
         search = optimize.minimize(
             lambda tail: _log_error(np.concatenate([[1.0], tail]), steps),
             start[1:],
@@ -291,6 +292,8 @@ def best_coefficients(steps: int, bands: int) -> tuple[float, ...]:
 
 def _sums(c: Floats, steps: int) -> Floats:
     """The first column of A C^-1, which is Toeplitz as well: C^-1 applied to ones."""
+    from scipy import signal  # noqa: PLC0415
+
     return np.asarray(signal.lfilter([1.0], c, np.ones(steps)))
 
 
@@ -301,6 +304,8 @@ def _squares(c: Floats, steps: int) -> float:
 
 def _log_error(c: Floats, steps: int) -> tuple[float, Floats]:
     """ln(|A C^-1|_F^2 |c|^2) and its gradient in c_1, c_2, ..., by one solution with C^T."""
+    from scipy import signal  # noqa: PLC0415
+
     sums = _sums(c, steps)
     weighted = np.arange(steps, 0, -1.0) * sums
     error, norm = float(sums @ weighted), float(c @ c)

@@ -1,9 +1,9 @@
 """A run folder: checkpoints that survive a kill, and a lock against a second run.
 
 The folder holds `run` (a name for the ledger), `checkpoint.pt` (model, optimizer, steps done, the
-reservation in the ledger, no secrets), `pace` (with which settings the optimizer made each step) and
-`lock` (not on Windows). The key
-of the random streams lives in the user's config folder and is destroyed when the run is over.
+reservation in the ledger, no secrets; a hash at its end), `pace` (with which settings the optimizer
+made each step) and `lock` (not on Windows). The key of the random streams lives in the user's config
+folder and is destroyed when the run is over.
 
 Guarantee: a run that goes on with the same key, data, settings and code draws the same lots and the
 same noise, so steps that were lost and are run again show nothing new. In any other case it takes a
@@ -14,6 +14,7 @@ to the next one, as no lot is drawn past it before it is saved.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import secrets
@@ -27,9 +28,9 @@ import torch
 from sourdine.errors import InputError, SourdineError
 from sourdine.home import home
 from sourdine.rng import Streams
-from sourdine.sgd.agreement import digest
 from sourdine.sgd.processes import Processes
 
+_DIGEST = 32  # bytes at the end of a checkpoint
 _HASH, _MADE, _MARK = 16, 24, 32  # bytes in `pace` for each step: where its three parts end
 
 
@@ -110,7 +111,8 @@ class Folder:
         new = {"run": self.run, **state}
         if secret is not None:
             _write(self._secret(new["step"]), _packed(secret))
-        _write(self.path / "checkpoint.pt", _packed({**new, "hash": digest(new).hex()}))
+        packed = _packed(new)
+        _write(self.path / "checkpoint.pt", packed + hashlib.sha256(packed).digest())
         self.state = new
         if last != self._secret():
             last.unlink(missing_ok=True)
@@ -186,16 +188,19 @@ class Folder:
             run = name.read_text() if name.exists() else secrets.token_hex(8)
             return {"run": run, "step": 0, "reservation": None}
         try:
-            state: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
-            whole = state.pop("hash") == digest(state).hex()
-        except Exception:  # torch.load has no error of its own, and damage has any shape
-            whole = False
-        if not whole:
-            raise InputError(
-                f"the checkpoint {path} is damaged; restore it from a copy, or start in another "
-                "folder. What this run has reserved stays charged."
-            )
-        return state
+            content = path.read_bytes()
+            packed = content[:-_DIGEST]
+            if content[-_DIGEST:] == hashlib.sha256(packed).digest():
+                state: dict[str, Any] = torch.load(
+                    io.BytesIO(packed), weights_only=True, map_location="cpu"
+                )
+                return state
+        except Exception:
+            pass
+        raise InputError(
+            f"the checkpoint {path} is damaged; restore it from a copy, or start in another "
+            "folder. What this run has reserved stays charged."
+        )
 
 
 def _locked(path: Path) -> int:

@@ -8,6 +8,8 @@ Where the classes are those of a vocabulary that was filled up with outputs of z
 sgd/rules.py), the gradient is made by one kernel, zeros included: a compiler's own, which fuses it with
 what fills it up, reads the numbers of a row anew for each class, and takes three times as long. It is
 written in the place of the logits, which nobody reads any more: this is where a step needs most memory.
+Where anything else is made of them, be it before, they stay: a compiler (torch 2.13) makes it where it
+is read, of logits that are gone by then. A graph returns no losses (sgd/tracing.py).
 
 Guarantee: what takes their place is g * (softmax - 1 at the label), the same but for the last digit at
 the label itself; zero where the label is the one that is ignored. The kernel rounds to half precision
@@ -26,13 +28,16 @@ from sourdine.sgd.again import memory
 from sourdine.sgd.gpu import kernels
 
 _A = torch.ops.aten
+_COPIES = (_A.detach.default, _A.alias.default, _A._to_copy.default)
 _VIEWS = (
     _A.detach.default, _A.alias.default, _A.reshape.default, _A._unsafe_view.default, _A.view.default
 )  # fmt: skip
+_MADE_LATE = (*_VIEWS, _A._to_copy.default, _A._log_softmax.default)  # where it is read, by a compiler
 
 
 def shorten_(graph: fx.Graph) -> None:
     """Has every gradient of a cross-entropy of single labels, not averaged or weighted, made so."""
+    _forget_values_(graph)
     for node in list(graph.nodes):
         if node.target is not _A._log_softmax_backward_data.default:
             continue
@@ -42,41 +47,53 @@ def shorten_(graph: fx.Graph) -> None:
         if loss.target is not _A.nll_loss_backward.default:
             continue
         given = loss.args
-        g, same, labels, weight, reduction, ignored, _ = given
+        g, same, labels, weight, reduction, ignored, count = given
         one_row_each = logs.meta["val"].dim() == 2 and dim in (1, -1)
         if _origin(same) is not _origin(logs) or weight is not None or reduction or not one_row_each:
             continue
         rounded = row.meta["val"].dtype
         filled, padded = _filled_up(node), _padded(logs)
-        if filled is not None and padded is not None and _takes_place(filled, padded):
-            source: Any = _origin(logs)
-            x: Any = source.args[0]
-            made = source.meta["val"].dtype
-            highest, total, again = _inlined(graph, source, _log_softmax, (x,), made)
-            given = (g, padded, highest, total, labels)
-            classes = x.meta["val"].shape[1]
+        gone = {node, loss}
+        gone |= {x for x in count.all_input_nodes if all(gone.issuperset(y.users) for y in x.users)}
+        if filled is not None and padded is not None and _takes_place(filled, padded, gone):
+            x: Any = _origin(logs).args[0]
+            highest, total = _inlined(graph, _origin(logs), _normalizer, (x,))
+            given, classes = (g, padded, highest, total, labels), x.meta["val"].shape[1]
             filled.replace_all_uses_with(_inlined(graph, filled, _of_padded, given, classes, ignored))
             _erase(filled)
-            source.replace_all_uses_with(again)
-            _erase(source)
         else:
             given = (g, logs, labels)
             node.replace_all_uses_with(_inlined(graph, node, gradient, given, ignored, rounded, kind))
             _erase(node)
 
 
+def _forget_values_(graph: fx.Graph) -> None:
+    """Takes out what nobody reads; of losses, autograd takes no more than how many they are."""
+    for node in list(graph.nodes):
+        if node.target is _A.ones_like.default and node.meta["val"].is_contiguous():
+            ones = node.meta["val"]
+            kind = {"dtype": ones.dtype, "device": ones.device}
+            with graph.inserting_before(node):
+                made = graph.call_function(_A.full.default, (list(ones.shape), 1.0), kind)
+            made.meta = node.meta
+            node.replace_all_uses_with(made)
+    graph.eliminate_dead_code()
+
+
 def _erase(node: fx.Node) -> None:
     """Takes out what nobody reads, and what only that has read."""
-    if not node.users and node.op == "call_function":
-        read = node.all_input_nodes
-        node.graph.erase_node(node)
-        for x in read:
-            _erase(x)
+    left, gone = [node], set[fx.Node]()
+    while left:
+        node = left.pop()
+        if node.op == "call_function" and not node.users and node not in gone:
+            left += node.all_input_nodes
+            node.graph.erase_node(node)
+            gone.add(node)
 
 
 def _origin(node: fx.Node) -> fx.Node:
     """What a node was before it was copied or rounded."""
-    while node.target in (_A.detach.default, _A.alias.default, _A._to_copy.default):
+    while node.target in _COPIES:
         node = node.all_input_nodes[0]
     return node
 
@@ -121,24 +138,27 @@ def _padded(logs: fx.Node) -> fx.Node | None:
     return whole if rows and (dim % (last + 1), start) == (last, 0) else None
 
 
-def _takes_place(filled: fx.Node, padded: fx.Node) -> bool:
-    """Whether gradients and logits have one shape and are halves, and nobody reads these any more."""
+def _takes_place(filled: fx.Node, padded: fx.Node, gone: set[fx.Node]) -> bool:
+    """Whether gradients and logits have one shape and are halves, and only what goes has read these."""
     x, y = filled.meta["val"], padded.meta["val"]
     halves = x.dtype == y.dtype in (torch.bfloat16, torch.float16)
     if not (halves and x.shape == y.shape and x.is_contiguous() and y.is_contiguous()):
         return False
     nodes, own = list(filled.graph.nodes), set(memory(padded))
-    given = [node for node in nodes if node.op == "placeholder"]
-    read = [x for node in nodes[nodes.index(filled) :] for x in node.all_input_nodes]
-    return not any(own.intersection(memory(node)) for node in (*given, *read))
+    if any(own.intersection(memory(node)) for node in nodes if node.op == "placeholder"):
+        return False
+    made = {node for node in nodes if own.intersection(memory(node))}
+    for node in nodes:
+        if node.target in _MADE_LATE and made.intersection(node.all_input_nodes):
+            made.add(node)
+    return all(user in made or user in gone for node in made for user in node.users)
 
 
-def _log_softmax(x: Tensor, kind: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-    """The highest of each row, the logarithm of the sum of exp(x - highest), and the log-softmax."""
+def _normalizer(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The highest of each row, and the logarithm of the sum of exp(x - highest)."""
     x = x.float()
     highest = x.amax(1, keepdim=True)
-    total = (x - highest).exp().sum(1, keepdim=True).log()
-    return highest, total, ((x - highest) - total).to(kind)
+    return highest, (x - highest).exp().sum(1, keepdim=True).log()
 
 
 def _of_padded(

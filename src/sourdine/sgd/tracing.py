@@ -29,8 +29,8 @@ from sourdine.sgd.rounding import any_order
 from sourdine.sgd.watched import Watched
 
 Loss = Callable[[nn.Module, Any], Tensor]
-Answer = tuple[Tensor, Tensor, Tensor]
-"""Norms, losses, and whether the sums may be used."""
+Answer = tuple[Tensor, Tensor]
+"""Norms, and whether the sums may be used. No losses: a graph without them keeps less."""
 
 
 def trace(
@@ -71,7 +71,7 @@ def trace(
             usable = torch.isfinite(norms).all()
             for wrong in knowledge.denied or ():
                 usable = usable & ~wrong
-        return norms, values, usable
+        return norms, usable
 
     said = logging.getLogger("torch._subclasses.fake_tensor")
     silent, said.disabled = said.disabled, True  # what cannot be traced is in `Graphs.reasons`

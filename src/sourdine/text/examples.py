@@ -28,7 +28,7 @@ _PAD_TO = 2  # lengths are rounded up to multiples, so that the engine meets few
 
 
 class Examples(list[dict[str, Any]]):
-    """Records as dictionaries of token ids and a class; `sizes` lets like lengths share a batch."""
+    """Records as dictionaries: arrays of token ids, a class. By `sizes` like lengths share a batch."""
 
     @functools.cached_property
     def sizes(self) -> list[int]:
@@ -44,7 +44,10 @@ def tokenized(
     names = [name for name in ("input_ids", "token_type_ids", "attention_mask") if name in found]
     rows = zip(*(found[name] for name in names), strict=True)
     return Examples(
-        {**dict(zip(names, row, strict=True)), "labels": own}
+        {
+            **{name: np.array(ids, dtype=np.int64) for name, ids in zip(names, row, strict=True)},
+            "labels": own,
+        }
         for row, own in zip(rows, classes, strict=True)
     )
 
@@ -63,14 +66,15 @@ class Collate:
         return Collate(self.padding, self.most, length)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        own = max(1, *(len(row["input_ids"]) for row in rows))
+        lengths = np.array([len(row["input_ids"]) for row in rows])
+        own = max(1, int(lengths.max()))
         longest = max(-(-own // _PAD_TO) * _PAD_TO, self.least)
         longest = longest if self.most is None else max(own, min(longest, self.most))
+        there = np.arange(longest) < lengths[:, None]
         batch = {"labels": torch.tensor([row["labels"] for row in rows])}
         for name in rows[0].keys() - {"labels"}:
             padded = np.full((len(rows), longest), self.padding if name == "input_ids" else 0)
-            for line, row in zip(padded, rows, strict=True):
-                line[: len(row[name])] = row[name]
+            padded[there] = np.concatenate([row[name] for row in rows])  # a loop takes twice as long
             batch[name] = torch.from_numpy(padded)
         return batch
 
