@@ -105,9 +105,11 @@ def _leave_narrow_(nodes: Sequence[fx.Node], changed: set[Any]) -> None:
 
 def _like(node: fx.Node, other: fx.Node) -> bool:
     """Whether it is a copy of something that is like this already."""
+    if node.target is not _A._to_copy.default:
+        return False
     x, y = node.meta["val"], other.meta["val"]
     same = x.shape == y.shape and x.stride() == y.stride() and x.device == y.device
-    return node.target is _A._to_copy.default and bool(same and x.dtype == y.dtype)
+    return bool(same and x.dtype == y.dtype)
 
 
 def _other_is_wide(node: fx.Node, wide: fx.Node) -> bool:
