@@ -105,6 +105,32 @@ def test_in_two_physical_batches(case: Case) -> None:
     assert error(model, clipped(wanted, clip)) <= TOLERANCE
 
 
+@pytest.mark.filterwarnings("ignore:.*with projections")
+@each([case for case in ZOO if not case.random and "through-a-function" not in case.name])
+def test_in_half_precision(case: Case) -> None:
+    """By autocast to bf16: near autograd's gradients, and no example adds more than the clip.
+
+    Functions that define their own derivative have to know of autocast; those of the zoo do not.
+    """
+    model, batch, loss = case.make()
+
+    def half() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss(model, batch).float()
+
+    wanted = rows(model, half())
+    norms = wanted.norm(dim=1)
+    clip = median(norms)
+    clipped_sum(model, half, clip)
+    assert error(model, clipped(wanted, clip)) <= 0.02
+    for norm, alone in zip(norms, torch.eye(len(norms)), strict=True):
+        model.zero_grad()
+        clipped_sum(model, half, clip, weights=alone)
+        added = float(summed(model).double().norm()) / clip
+        assert added <= 1
+        assert added >= 0.98 or norm < 1.1 * clip
+
+
 HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",

@@ -5,6 +5,9 @@ gates_t gives all per-example gradients as those of a linear map: sum_t D_t (x) 
 sum_t D_t (x) h_{t-1} for U, sum_t D_t for b. torch's kernel does not show D, so the backward pass is
 made here: gates come from one product over all positions, since every h is known, and only the
 recursion of the gradients runs position by position.
+
+Under autocast LSTM and GRU are made in single precision, and only what they return is rounded: a
+backward pass of half precision would have to round at every position as torch's kernels do.
 """
 
 from __future__ import annotations
@@ -139,6 +142,11 @@ class _Layer:
 
     def run(self, x: Tensor, start: Sequence[Tensor]) -> list[Tensor]:
         """The outputs (T, B, H) and the last states."""
+        device = x.device.type
+        if torch.is_autocast_enabled(device):
+            half = torch.get_autocast_dtype(device)
+            with torch.autocast(device, enabled=False):
+                return [y.to(half) for y in self.run(x.float(), [h.float() for h in start])]
         size = (*x.shape[:2], len(self.weights[0]))
         shown = [x.new_zeros(()).expand(size).requires_grad_() for _ in range(3 - len(start))]
         if len(start) == 2:
