@@ -19,6 +19,7 @@ from stopping import engine
 from test_parity import TOLERANCE, clipped, each, error, losses_of, median, rows
 from test_resume import again, run
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from zoo import ZOO, Case, torch
 
 from sourdine.errors import CheckError, InputError, SourdineError
@@ -172,6 +173,25 @@ def test_one_example_stays_within_the_clip(half: bool) -> None:
         norm = float(made.sums(data(), one).double().norm())
         assert 0.98 * clip < norm <= clip
     assert made.made == [True] * 4
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_a_graph_has_to_do_what_two_passes_do(odd: int) -> None:
+    """What draws by itself, from Python's generator say: one of three passes was another."""
+    passes: list[bool] = []
+
+    def loss_of_its_own(model: Any, batch: Any) -> Any:
+        fake = isinstance(batch["ids"], FakeTensor)
+        if not passes or passes[-1] != fake:  # eagerly, perhaps more than once; traced; eagerly
+            passes.append(fake)
+        return loss(model, batch) * (2.0 if len(passes) - 1 == odd else 1.0)
+
+    model = net()
+    model(data()["ids"])  # it leaves something in itself
+    made = Made(model, loss_of_its_own, 1e9)
+    made.sums(data())
+    assert made.made == [False]
+    assert "does not do what the model does" in str(made.graphs.reasons)
 
 
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 4097, 100_000])

@@ -131,6 +131,26 @@ def test_in_half_precision(case: Case) -> None:
         assert added >= 0.98 or norm < 1.1 * clip
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64])
+def test_recurrent_layers_return_what_torch_returns_under_autocast(kind: Any, wide: Any) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        layer, x = kind(3, 4, batch_first=True).to(wide), torch.randn(2, 5, 3, dtype=wide)
+    kinds: list[Any] = []
+
+    def half() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            y, ends = layer(x)
+            kinds.append([y.dtype, *(end.dtype for end in (ends if kind is torch.nn.LSTM else [ends]))])
+        return y.float().sum((1, 2))
+
+    wanted = rows(layer, half())
+    clipped_sum(layer, half, 1.0)
+    assert kinds[0] == kinds[1]
+    assert error(layer, clipped(wanted, 1.0)) <= 0.02
+
+
 HOOKS = (
     "_forward_hooks",
     "_forward_pre_hooks",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import shutil
@@ -279,10 +280,20 @@ def test_steps_that_hang_together_do_not_go_on_with_fresh_keys(tmp_path: Path, h
             engine(tmp_path / name, lots=lots, lot_size=None)
 
 
-def test_correlated_noise_without_its_past_is_refused(tmp_path: Path, home: Path) -> None:
+@pytest.mark.parametrize("damaged", [False, True])
+def test_correlated_noise_without_its_past_is_refused(
+    tmp_path: Path, home: Path, damaged: bool
+) -> None:
+    """With another past, what is drawn again would be added to other sums."""
     lots = FixedLots(64, 16, 20, 3)
     run(engine(tmp_path / "run", lots=lots, lot_size=None), 10)
-    next((home / "keys").glob("*.noise")).unlink()
+    past = next((home / "keys").glob("*.noise"))
+    content = bytearray(past.read_bytes())
+    past.unlink()
+    if damaged:
+        number = torch.load(io.BytesIO(content), weights_only=True)["past"][-1][0].numpy().tobytes()
+        content[content.index(number) + 3] ^= 1
+        past.write_bytes(content)
     with pytest.raises(InputError, match="hang together"):
         engine(tmp_path / "run", lots=lots, lot_size=None)
 

@@ -164,7 +164,9 @@ def test_logits_that_somebody_else_reads_stay(why: str) -> None:
     assert torch.equal(tensors[0], before)
 
 
-@pytest.mark.parametrize("why", ["logits", "logarithms", "losses", "other losses", "nothing"])
+@pytest.mark.parametrize(
+    "why", ["logits", "logarithms", "losses", "other losses", "changed", "nothing"]
+)
 def test_logits_of_which_more_is_made_stay(why: str) -> None:
     """torch's compiler (2.13) makes it where it is read, of what is no longer there."""
 
@@ -172,12 +174,15 @@ def test_logits_of_which_more_is_made_stay(why: str) -> None:
         with torch.enable_grad():
             own = (x @ w).requires_grad_()
             before = own.detach().square()[:, 3]
-            logs = own.view(2, 3, 128)[..., :100].flatten(0, 1).float().log_softmax(1)
+            wide = own.view(2, 3, 128)[..., :100].flatten(0, 1).float()
+            if why == "changed":
+                own.detach().clamp_(-1, 1)
+            logs = wide.log_softmax(1)
             each = torch.nn.functional.nll_loss(logs, labels, reduction="none")
             (found,) = torch.autograd.grad((each.view(2, 3).mean(1) * g).sum(), own)
         logs = logs.detach()
         other = torch.nn.functional.nll_loss(logs, labels.flip(0), reduction="none")
-        more = {"logits": before, "logarithms": logs.exp()[:, 1], "other losses": other}
+        more = {"logits": before, "logarithms": logs.exp()[:, 1], "other losses": other, "changed": g}
         return found @ w.t(), {**more, "losses": each.detach().view(2, 3).mean(1), "nothing": g}[
             why
         ] + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny import WORDS, causal, encoder, torch
 
@@ -224,3 +225,16 @@ def test_batches_are_padded_as_they_are_told() -> None:
     assert [length(x, Collate(0, 70).at_least(72)) for x in (1, 70)] == [70, 70]
     assert [length(x, Collate(0, 71).at_least(72)) for x in (0, 1, 71)] == [71, 71, 71]
     assert length(1000, Collate(0, 70)) == 1000  # never cut here
+
+
+def test_every_row_gets_its_own_numbers() -> None:
+    """Of columns that are shorter or empty too, and whatever kind of sequence they are."""
+    rows: list[dict[str, Any]] = [
+        {"input_ids": [5, 6, 7], "attention_mask": [1, 1], "labels": 0},
+        {"input_ids": np.array([8, 9]), "attention_mask": (1, 0), "labels": 1},
+        {"input_ids": [], "attention_mask": [], "labels": 1},
+    ]
+    found = Collate(4)(rows)
+    assert found["input_ids"].tolist() == [[5, 6, 7, 4], [8, 9, 4, 4], [4] * 4]
+    assert found["attention_mask"].tolist() == [[1, 1, 0, 0], [1, 0, 0, 0], [0] * 4]
+    assert found["labels"].tolist() == [0, 1, 1] and found["input_ids"].dtype == torch.int64

@@ -25,7 +25,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -258,13 +257,9 @@ def move(data: Any, device: torch.device) -> Any:
 
 
 def _pinned(x: Tensor) -> Tensor:
-    """A copy in memory that a GPU reads by itself, by one thread: waking more takes longer."""
-    if type(x) is not Tensor or x.requires_grad or x.is_complex():
+    """A copy in memory that a GPU reads by itself; of token ids by one thread, which is faster."""
+    if type(x) is not Tensor or x.dtype != torch.int64 or not x.is_contiguous():
         return x.pin_memory()
-    found = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
-    _bytes(found)[:] = _bytes(x.contiguous())
+    found = torch.empty(x.shape, dtype=x.dtype, device="cpu", pin_memory=True)
+    np.copyto(found.numpy(), x.numpy())
     return found
-
-
-def _bytes(x: Tensor) -> NDArray[np.uint8]:
-    return np.asarray(x.view(-1).view(torch.uint8).numpy())

@@ -30,7 +30,7 @@ from sourdine.home import home
 from sourdine.rng import Streams
 from sourdine.sgd.processes import Processes
 
-_DIGEST = 32  # bytes at the end of a checkpoint
+_DIGEST = 32  # bytes at the end of what is saved
 _HASH, _MADE, _MARK = 16, 24, 32  # bytes in `pace` for each step: where its three parts end
 
 
@@ -99,11 +99,8 @@ class Folder:
             ) from None
 
     def secret(self) -> Any:
-        """What belongs to the checkpoint but would give the noise away; None if it is gone."""
-        try:
-            return torch.load(self._secret(), weights_only=True, map_location="cpu")
-        except Exception:  # torch.load has no error of its own
-            return None
+        """What belongs to the checkpoint but would give the noise away; None if gone or damaged."""
+        return _unpacked(self._secret())
 
     def save(self, state: dict[str, Any], secret: Any = None) -> None:
         """Puts a checkpoint in the place of the last one, whole or not at all."""
@@ -111,8 +108,7 @@ class Folder:
         new = {"run": self.run, **state}
         if secret is not None:
             _write(self._secret(new["step"]), _packed(secret))
-        packed = _packed(new)
-        _write(self.path / "checkpoint.pt", packed + hashlib.sha256(packed).digest())
+        _write(self.path / "checkpoint.pt", _packed(new))
         self.state = new
         if last != self._secret():
             last.unlink(missing_ok=True)
@@ -187,20 +183,13 @@ class Folder:
             name = self.path / "run"
             run = name.read_text() if name.exists() else secrets.token_hex(8)
             return {"run": run, "step": 0, "reservation": None}
-        try:
-            content = path.read_bytes()
-            packed = content[:-_DIGEST]
-            if content[-_DIGEST:] == hashlib.sha256(packed).digest():
-                state: dict[str, Any] = torch.load(
-                    io.BytesIO(packed), weights_only=True, map_location="cpu"
-                )
-                return state
-        except Exception:
-            pass
-        raise InputError(
-            f"the checkpoint {path} is damaged; restore it from a copy, or start in another "
-            "folder. What this run has reserved stays charged."
-        )
+        state: dict[str, Any] | None = _unpacked(path)
+        if state is None:
+            raise InputError(
+                f"the checkpoint {path} is damaged; restore it from a copy, or start in another "
+                "folder. What this run has reserved stays charged."
+            )
+        return state
 
 
 def _locked(path: Path) -> int:
@@ -220,7 +209,20 @@ def _locked(path: Path) -> int:
 def _packed(state: Any) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    return buffer.getvalue()
+    packed = buffer.getvalue()
+    return packed + hashlib.sha256(packed).digest()
+
+
+def _unpacked(path: Path) -> Any:
+    """What `_packed` was given; None if it is gone, or not what was written."""
+    try:
+        content = path.read_bytes()
+        packed, end = content[:-_DIGEST], content[-_DIGEST:]
+        if end == hashlib.sha256(packed).digest():
+            return torch.load(io.BytesIO(packed), weights_only=True, map_location="cpu")
+    except Exception:
+        pass
+    return None
 
 
 def _write(path: Path, content: bytes) -> None:

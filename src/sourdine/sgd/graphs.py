@@ -229,7 +229,8 @@ class Graphs:
         try:
             wanted = self._eagerly(eagerly, reseed, knowledge, prove=True)
             # A forward pass, as a rule the first, may leave something in it.
-            self._changed = self._look_at_model() and any(self.made)
+            left = self._look_at_model()
+            self._changed = left and any(self.made)
             key = self._key(batch, clip)
             graph = self._graphs.get(key)
             if graph is not None:
@@ -241,8 +242,10 @@ class Graphs:
                 made = self._flat.clone()
                 graph = self._new(batch, clip, knowledge)
                 self._flat.copy_(made)
-                right = self._right(graph, batch, wanted, reseed)
-                if right is False:  # of what the first forward pass of all does, nothing is repeated
+                # Twice: what draws by itself, from Python's generator say, seldom looks alike so often.
+                # A pass that has left something is no measure of those that follow.
+                right = None if left else self._right(graph, batch, wanted, reseed)
+                if right is not False:
                     wanted = self._eagerly(eagerly, reseed, knowledge, prove=False)
                     right = self._right(graph, batch, wanted, reseed)
                 if right is False:

@@ -143,10 +143,11 @@ class _Layer:
     def run(self, x: Tensor, start: Sequence[Tensor]) -> list[Tensor]:
         """The outputs (T, B, H) and the last states."""
         device = x.device.type
-        if torch.is_autocast_enabled(device):
-            half = torch.get_autocast_dtype(device)
+        if torch.is_autocast_enabled(device) and x.dtype != torch.float64:
+            wide = device == "cpu" and self.func is torch.gru  # torch leaves it as it is
+            kind = torch.float32 if wide else torch.get_autocast_dtype(device)
             with torch.autocast(device, enabled=False):
-                return [y.to(half) for y in self.run(x.float(), [h.float() for h in start])]
+                return [y.to(kind) for y in self.run(x.float(), [h.float() for h in start])]
         size = (*x.shape[:2], len(self.weights[0]))
         shown = [x.new_zeros(()).expand(size).requires_grad_() for _ in range(3 - len(start))]
         if len(start) == 2:

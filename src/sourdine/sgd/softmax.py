@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sourdine.sgd.again import memory
+from sourdine.sgd.again import changed_memory, memory
 from sourdine.sgd.gpu import kernels
 
 _A = torch.ops.aten
@@ -145,7 +145,8 @@ def _takes_place(filled: fx.Node, padded: fx.Node, gone: set[fx.Node]) -> bool:
     if not (halves and x.shape == y.shape and x.is_contiguous() and y.is_contiguous()):
         return False
     nodes, own = list(filled.graph.nodes), set(memory(padded))
-    if any(own.intersection(memory(node)) for node in nodes if node.op == "placeholder"):
+    given = {x for node in nodes if node.op == "placeholder" for x in memory(node)}
+    if own.intersection(given | changed_memory(nodes)):
         return False
     made = {node for node in nodes if own.intersection(memory(node))}
     for node in nodes:

@@ -66,14 +66,14 @@ class Collate:
         return Collate(self.padding, self.most, length)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        lengths = np.array([len(row["input_ids"]) for row in rows])
-        own = max(1, int(lengths.max()))
+        own = max(1, *(len(row["input_ids"]) for row in rows))
         longest = max(-(-own // _PAD_TO) * _PAD_TO, self.least)
         longest = longest if self.most is None else max(own, min(longest, self.most))
-        there = np.arange(longest) < lengths[:, None]
         batch = {"labels": torch.tensor([row["labels"] for row in rows])}
         for name in rows[0].keys() - {"labels"}:
             padded = np.full((len(rows), longest), self.padding if name == "input_ids" else 0)
+            lengths = np.array([len(row[name]) for row in rows])
+            there = np.arange(longest) < lengths[:, None]
             padded[there] = np.concatenate([row[name] for row in rows])  # a loop takes twice as long
             batch[name] = torch.from_numpy(padded)
         return batch
