@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from sourdine import rng  # noqa: E402
 from sourdine.errors import InputError  # noqa: E402
-from sourdine.sgd.batches import Units, batches, bucket, move  # noqa: E402
+from sourdine.sgd.batches import Units, _pinned, batches, bucket, move  # noqa: E402
 from sourdine.sgd.batches import cut as pieces  # noqa: E402
 from sourdine.sgd.sampling import PoissonLots, usual_most  # noqa: E402
 from sourdine.sgd.shapes import whole  # noqa: E402
@@ -200,3 +200,27 @@ def test_a_graph_never_has_as_many_examples_as_tokens(each: int, tokens: int) ->
             assert not kinds or len(batch.data) != tokens
             found += batch.data[batch.weights > 0][:, 0].tolist()
         assert sorted(found) == list(range(8))
+
+
+@pytest.mark.parametrize("elsewhere", ["cpu", "meta"])
+def test_copies_for_a_gpu_are_the_same_numbers(elsewhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one here nothing can be pinned: plain memory stands in. Also where tensors are by default
+    made elsewhere."""
+    plainly, seen = torch.empty, list[Any]()
+
+    def empty(*size: Any, pin_memory: bool, **more: Any) -> Any:
+        seen.append(pin_memory)
+        return plainly(*size, **more)
+
+    ids = torch.arange(24).view(4, 6)
+    kinds = [ids, ids.t(), ids[:, 2:5], ids[1, 1], ids[:0], ids > 3, ids.bfloat16(), ids + 1j]
+    with torch.device(elsewhere):
+        plainly(0)  # which functions this is for is remembered from the first time
+    monkeypatch.setattr(torch, "empty", empty)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: x.clone())
+    with torch.device(elsewhere):
+        found = [_pinned(x) for x in kinds]
+    for own, x in zip(found, kinds, strict=True):
+        assert torch.equal(own, x) and own.dtype == x.dtype
+        assert own.numel() == 0 or own.data_ptr() != x.data_ptr(), "a copy"
+    assert seen == [True] * 3, "contiguous ids, by one thread"

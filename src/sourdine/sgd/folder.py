@@ -218,11 +218,11 @@ def _unpacked(path: Path) -> Any:
     try:
         content = path.read_bytes()
         packed, end = content[:-_DIGEST], content[-_DIGEST:]
-        if end == hashlib.sha256(packed).digest():
-            return torch.load(io.BytesIO(packed), weights_only=True, map_location="cpu")
-    except Exception:
-        pass
-    return None
+        whole = end == hashlib.sha256(packed).digest()
+        buffer = io.BytesIO(packed)
+        return torch.load(buffer, weights_only=True, map_location="cpu") if whole else None
+    except Exception:  # torch.load has no error of its own, and damage has any shape
+        return None
 
 
 def _write(path: Path, content: bytes) -> None:
