@@ -1,12 +1,16 @@
 """What real lots cost: Poisson draws, filled-up batches and secure noise, against full batches of one size.
 
     python benchmarks/engine/poisson.py --device cuda [--graphs traced] [--texts same] [--warm 20] [--rounds 7]
+    OMP_NUM_THREADS=1 python benchmarks/engine/poisson.py --size small --graphs eager [--steps 4]
 
 A BERT-base classifier, texts of 128 tokens, bf16 autocast on a GPU, trained in two ways in one process, in turns:
 
 - real: sourdine's Engine as its users call it. Every lot is a Poisson draw of planned size 256, collated, cut
   into equal batches of 52 to 64, filled up and masked; noise from a secure source, in the step of AdamW.
 - fixed: the same graphs on 4 full batches of 64 that lie on the device, added up; torch's own noise and its fused AdamW.
+
+On a CPU it is a BERT of 4 layers of 256, lots of 128 texts of 64 tokens in batches of up to 32, single precision, torch's
+AdamW in both, and the time of the process; --graphs eager is what users get there.
 
 What counts is the wall time of a round of steps, synchronised, for each real token: the ratio of the two in the same
 round (goal: at most 1.05), median, least and most. The first rounds (--warm), and rounds in which a batch has a shape
@@ -15,7 +19,7 @@ the first of each shape, the 1st, 2nd, 4th, ... of all and every 256th. There ar
 have come up after 20 rounds, as a rule.
 
 The second table is of texts of 64 to 128 tokens, which are also padded to one of a few lengths (sgd/shapes.py);
-beside full batches of 128 tokens, by the real token. --tiny is for a try on the CPU.
+beside full batches of 128 tokens, by the real token. --size tiny is for a try.
 """
 
 import argparse
@@ -59,14 +63,19 @@ class Setting:
 
 
 BASE = Setting(12, 768, length=128, lot=256, batch=64, records=10_240)
+SMALL = Setting(4, 256, length=64, lot=128, batch=32, records=5_120)
 TINY = Setting(2, 64, length=32, lot=32, batch=8, records=640)
+
+
+SETTINGS = {"base": BASE, "small": SMALL, "tiny": TINY}
+GRAPHS: dict[str, Compiler | None] = {"compiled": sgd.compiled, "traced": sgd.traced, "eager": None}
 
 
 class Fixed(run.OursCompiled):
     """Full batches, all on the device, with torch's noise."""
 
-    def __init__(self, setting: Setting, graphs: Compiler, device: str) -> None:
-        self.rows, self.compiler = setting.batch, lambda: graphs
+    def __init__(self, setting: Setting, graphs: Compiler | None, device: str) -> None:
+        self.rows, self.compiler, self.eager = setting.batch, lambda: graphs or sgd.traced, graphs is None
         made = models.tokens(VOCABULARY, setting.length, 2)(setting.lot)
         batch = {name: rows.to(device) for name, rows in made.items()}
         half = device != "cpu"
@@ -86,11 +95,14 @@ class Fixed(run.OursCompiled):
         return loss(self.half, model, data)
 
     def step(self) -> None:
-        self.sums.begin(shown=False)
+        self.sums.begin(shown=self.eager)
         self.graphs.begin(self.sums)
         for part in self.parts:
             losses = partial(self.loss, self.model, part.data)
             eagerly = partial(self.of, losses)
+            if self.eager:
+                eagerly()
+                continue
             self.graphs.add(part, self.flat, self.knowledge, eagerly, lambda: None)
         if not (all(self.graphs.made) and self.graphs.sound()):
             raise RuntimeError(f"no graph: {next(iter(self.graphs.reasons.values()), 'not proved')}")
@@ -127,13 +139,13 @@ class Watched(Collate):
 class Real:
     """Poisson lots by sourdine's engine; lots are secret, but here all is random and nothing released."""
 
-    def __init__(self, setting: Setting, least: int, graphs: Compiler, device: str) -> None:
+    def __init__(self, setting: Setting, least: int, graphs: Compiler | None, device: str) -> None:
         model, examples = built(setting, device), texts(setting, least)
         self.sizes, self.collate = np.array(examples.sizes), Watched(setting.length)
         self.examples = self.tokens = self.eager = 0
         self.engine = sgd.Engine(
             model,
-            run.adamw(model),
+            run.adamw(model) if device != "cpu" else torch.optim.AdamW(model.parameters(), lr=run.RATE),
             examples,
             None,
             loss=partial(loss, device != "cpu"),
@@ -152,7 +164,7 @@ class Real:
         self.examples += len(lot._units)
         self.tokens += int(self.sizes[lot._units].sum())
         self.engine.step(lot)
-        self.eager += self.engine.graphs.made.count(False)
+        self.eager += 0 if self.engine.graphs is None else self.engine.graphs.made.count(False)
 
 
 def built(setting: Setting, device: str) -> nn.Module:
@@ -178,14 +190,16 @@ def loss(half: bool, model: nn.Module, batch: models.Batch) -> torch.Tensor:
 
 
 def seconds(work: Callable[[], object], times: int, device: str) -> float:
-    """Wall time of so many steps."""
-    synchronise = torch.cuda.synchronize if device != "cpu" else lambda: None
+    """Time of so many steps: of the wall's clock on a GPU, of the process on a CPU."""
+    cuda = device != "cpu"
+    synchronise = torch.cuda.synchronize if cuda else lambda: None
+    clock = time.perf_counter if cuda else time.process_time
     synchronise()
-    start = time.perf_counter()
+    start = clock()
     for _ in range(times):
         work()
     synchronise()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def compare(real: Real, fixed: Fixed, setting: Setting, asked: argparse.Namespace) -> dict[str, object]:
@@ -200,13 +214,14 @@ def compare(real: Real, fixed: Fixed, setting: Setting, asked: argparse.Namespac
         examples, tokens, computed, new = (b - a for a, b in zip(before, after, strict=True))
         done += 1
         print(f"round {done}: {took:.1f} s, fixed {base:.1f} s, {new} new shapes", file=sys.stderr)
-        if done > asked.warm and not new:
+        if done > asked.warm and not (new and asked.graphs != "eager"):
             full = asked.steps * setting.lot
             one = {"real ms": 1e3 * took / examples, "fixed ms": 1e3 * base / full}
             one["ratio"] = took / tokens / (base / (full * setting.length))
             one["ratio with padding"] = one["ratio"] * tokens / computed
             found.append(one | {"padding": 1 - tokens / computed})
-    reasons = list(real.engine.graphs.reasons.values())
+    graphs = real.engine.graphs
+    reasons = [] if graphs is None else list(graphs.reasons.values())
     return {"rounds": found, "batches without a graph": real.eager, "reasons": reasons}
 
 
@@ -232,18 +247,19 @@ def table(title: str, found: dict[str, object]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--graphs", default="compiled", choices=["compiled", "traced"])
+    parser.add_argument("--graphs", default="compiled", choices=list(GRAPHS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--warm", type=int, default=2, help="rounds before those that count")
     parser.add_argument("--steps", type=int, default=16, help="steps in a round")
     parser.add_argument("--texts", default="both", choices=["same", "mixed", "both"])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--tiny", action="store_true", help="a small model and small lots, to try it")
+    parser.add_argument("--size", choices=list(SETTINGS), default="base", help="of the model and its lots")
     asked = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    setting = TINY if asked.tiny else BASE
-    graphs = sgd.compiled if asked.graphs == "compiled" else sgd.traced
+    if asked.device == "cpu":
+        run.keep_freed_memory()
+    setting, graphs = SETTINGS[asked.size], GRAPHS[asked.graphs]
     results: dict[str, object] = {"versions": run.versions(asked.device), "graphs": asked.graphs}
     print(json.dumps(results), flush=True)
     fixed = Fixed(setting, graphs, asked.device)

@@ -20,7 +20,7 @@ SHORT = ("--warm", "0", "--rounds", "1", "--steps", "1")
     ("command", "said"),
     [
         (("parity.py", "--graphs", "traced", "--match", "bare-matrix-6x3"), r"1 cases, 0 did not run, 0 bad"),
-        (("poisson.py", "--tiny", "--graphs", "traced", "--texts", "same", *SHORT), r"Poisson lots.*\d"),
+        (("poisson.py", "--size", "tiny", "--graphs", "traced", "--texts", "same", *SHORT), r"Poisson lots.*\d"),
     ],
     ids=lambda x: x[0] if isinstance(x, tuple) else "",
 )  # fmt: skip
