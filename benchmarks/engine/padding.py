@@ -1,9 +1,10 @@
-"""What is padding and filling in the batches of Poisson lots by graphs, and how many shapes they have.
+"""What is padding and filling in the batches of Poisson lots, and how many shapes they have.
 
     python benchmarks/engine/padding.py [LENGTHS.txt ...]
 
-Counted, not timed: lots are drawn and cut as an Engine does it. Without files, of lengths that are drawn here: texts
-of 8 to 72 tokens as short sentences have them, of 64 to 512 alike, and all of 128. A file has one length a line.
+Counted, not timed: lots are drawn and cut as an Engine does it, by traced graphs on a GPU, and without graphs on a CPU, where
+a batch has 64 texts at the most. Without files, of lengths that are drawn here: texts of 8 to 72 tokens as short sentences have
+them, of 64 to 512 alike, and all of 128. A file has one length a line.
 """
 
 import sys
@@ -14,9 +15,9 @@ import torch
 
 from sourdine import rng
 from sourdine.sgd.batches import Units, batches
-from sourdine.sgd.graphs import _SECOND, _TINY
 from sourdine.sgd.sampling import PoissonLots, usual_most
-from sourdine.sgd.shapes import Costs, kinds, length, whole
+from sourdine.sgd.shapes import Kind, by_graphs, eagerly, kinds
+from sourdine.text.examples import _PAD_TO
 
 LOTS = 50
 
@@ -37,17 +38,18 @@ class Shapes:
         return Shapes(size)
 
     def __call__(self, rows: list[int]) -> torch.Tensor:
-        return torch.empty(len(rows), max(self.least, length(max(rows))), device="meta")
+        longest = max(self.least, -(-max(rows) // _PAD_TO) * _PAD_TO)
+        return torch.empty(len(rows), longest, device="meta")
 
 
-def count(lengths: list[int], lot: int, most: int, plan: tuple) -> tuple[float, float, int]:
+def count(lengths: list[int], lot: int, plan: tuple[Kind, ...]) -> tuple[float, float, int]:
     """The share of tokens that are no text, batches a lot, and shapes."""
     units, lots, source = Units(Texts(lengths)), PoissonLots(len(lengths), lot), rng.seeded(1)
     real, made, seen = 0, 0, list[torch.Size]()
     for step in range(LOTS):
         taken = lots.draw(step, rng.seeded(step))
         real += sum(lengths[unit] for unit in taken)
-        for batch in batches(units, taken, most, Shapes(), torch.device("meta"), source, plan):
+        for batch in batches(units, taken, Shapes(), torch.device("meta"), source, plan):
             made += batch.data.numel()
             seen.append(batch.data.shape)
     return 1 - real / made, len(seen) / LOTS, len(set(seen))
@@ -70,17 +72,20 @@ def main() -> None:
             -(-usual_most(lot, len(found)) // 2),
             22.7e6,
         )
-    print("| texts | steps | classes | padding and filling | batches a lot | shapes |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for name, (lengths, lot, most, parameters) in sets.items():
-        tokens = _SECOND / (1 + parameters / _TINY)
-        share, many, shapes = count(lengths, lot, most, whole(most))
-        print(f"| {name} | any | not planned | {share:.1%} | {many:.1f} | {shapes} |")
-        for steps in (200, 2000, 20_000):
-            costs = Costs(4 * tokens, tokens / 256)
-            plan = kinds(lengths, lot / len(lengths), most, steps, costs)
-            share, many, shapes = count(lengths, lot, most, plan)
-            print(f"| {name} | {steps:,} | {len(plan)} | {share:.1%} | {many:.1f} | {shapes} |")
+    print("| texts | steps | made | classes | padding and filling | batches a lot | shapes |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, (lengths, lot, largest, parameters) in sets.items():
+        ways = {
+            "by graphs": (by_graphs(int(parameters), seconds=4), largest),
+            "on a CPU": (eagerly(int(parameters), cpu=True), 64),
+        }
+        for way, (costs, most) in ways.items():
+            for steps in (200, 2000, 20_000):
+                plan = kinds(lengths, lot / len(lengths), most, steps, costs)
+                share, many, shapes = count(lengths, lot, plan)
+                print(
+                    f"| {name} | {steps:,} | {way} | {len(plan)} | {share:.1%} | {many:.1f} | {shapes} |"
+                )
 
 
 if __name__ == "__main__":

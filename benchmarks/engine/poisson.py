@@ -1,6 +1,6 @@
 """What real lots cost: Poisson draws, filled-up batches and secure noise, against full batches of one size.
 
-    python benchmarks/engine/poisson.py --device cuda [--graphs traced] [--texts same] [--warm 20] [--rounds 7]
+    python benchmarks/engine/poisson.py --device cuda [--texts mixed] [--warm 20] [--rounds 7]
     OMP_NUM_THREADS=1 python benchmarks/engine/poisson.py --size small --graphs eager [--steps 4]
 
 A BERT-base classifier, texts of 128 tokens, bf16 autocast on a GPU, trained in two ways in one process, in turns:
@@ -18,7 +18,7 @@ that is new (which costs seconds once, with compiled graphs a minute), are not c
 the first of each shape, the 1st, 2nd, 4th, ... of all and every 256th. There are some 13 shapes in so long a plan, all of which
 have come up after 20 rounds, as a rule.
 
-The second table is of texts of 64 to 128 tokens, which are also padded to one of a few lengths (sgd/shapes.py);
+With --texts mixed (or both) there is a table of texts of 64 to 128 tokens, which are also padded to one of a few lengths (sgd/shapes.py);
 beside full batches of 128 tokens, by the real token. --size tiny is for a try.
 """
 
@@ -75,7 +75,11 @@ class Fixed(run.OursCompiled):
     """Full batches, all on the device, with torch's noise."""
 
     def __init__(self, setting: Setting, graphs: Compiler | None, device: str) -> None:
-        self.rows, self.compiler, self.eager = setting.batch, lambda: graphs or sgd.traced, graphs is None
+        self.rows, self.compiler, self.eager = (
+            setting.batch,
+            lambda: graphs or sgd.traced,
+            graphs is None,
+        )
         made = models.tokens(VOCABULARY, setting.length, 2)(setting.lot)
         batch = {name: rows.to(device) for name, rows in made.items()}
         half = device != "cpu"
@@ -220,6 +224,7 @@ def compare(real: Real, fixed: Fixed, setting: Setting, asked: argparse.Namespac
             one["ratio"] = took / tokens / (base / (full * setting.length))
             one["ratio with padding"] = one["ratio"] * tokens / computed
             found.append(one | {"padding": 1 - tokens / computed})
+            print(json.dumps(found[-1]), flush=True)
     graphs = real.engine.graphs
     reasons = [] if graphs is None else list(graphs.reasons.values())
     return {"rounds": found, "batches without a graph": real.eager, "reasons": reasons}
@@ -247,13 +252,15 @@ def table(title: str, found: dict[str, object]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--graphs", default="compiled", choices=list(GRAPHS))
+    parser.add_argument("--graphs", default="traced", choices=list(GRAPHS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--warm", type=int, default=2, help="rounds before those that count")
     parser.add_argument("--steps", type=int, default=16, help="steps in a round")
-    parser.add_argument("--texts", default="both", choices=["same", "mixed", "both"])
+    parser.add_argument("--texts", default="same", choices=["same", "mixed", "both"])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--size", choices=list(SETTINGS), default="base", help="of the model and its lots")
+    parser.add_argument(
+        "--size", choices=list(SETTINGS), default="base", help="of the model and its lots"
+    )
     asked = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)

@@ -21,6 +21,7 @@ from sourdine import rng
 from sourdine.data.fetch import fetch
 from sourdine.sgd import Engine
 from sourdine.sgd.batches import Units, batches
+from sourdine.sgd.shapes import whole
 from sourdine.text.examples import Collate, Examples
 from sourdine.text.loop import optimizer
 from sourdine.text.machine import repeatable
@@ -135,7 +136,7 @@ def plainly(model, rows, chosen, lot, steps, collate, cuda) -> float:
             start = clock(cuda)
         units = np.flatnonzero(chance.random(len(rows)) < lot / len(rows))
         of.zero_grad()
-        for batch in batches(Units(rows), units, chosen.batch_size, collate, device, source):
+        for batch in batches(Units(rows), units, collate, device, source, whole(chosen.batch_size)):
             ((losses(model, batch.data) * batch.weights).sum() / lot).backward()
         of.step()
         seen += len(units) if step >= 3 else 0

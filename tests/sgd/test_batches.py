@@ -15,8 +15,7 @@ torch = pytest.importorskip("torch")
 
 from sourdine import rng  # noqa: E402
 from sourdine.errors import InputError  # noqa: E402
-from sourdine.sgd.batches import Units, _pinned, batches, bucket, move  # noqa: E402
-from sourdine.sgd.batches import cut as pieces  # noqa: E402
+from sourdine.sgd.batches import Units, _pinned, batches, move  # noqa: E402
 from sourdine.sgd.sampling import PoissonLots, usual_most  # noqa: E402
 from sourdine.sgd.shapes import whole  # noqa: E402
 
@@ -29,28 +28,8 @@ def places(drawn: Any) -> Any:
 
 
 def cut(units: Units, lot: Any, size: int, seed: int = 1) -> list[Any]:
-    return list(batches(units, lot, size, torch.tensor, CPU, rng.seeded(seed)))
-
-
-@given(st.integers(1, 500), st.integers(1, 500))
-def test_a_bucket_holds_its_examples(count: int, most: int) -> None:
-    count = min(count, most)
-    size = bucket(count, most, 1)
-    assert count <= size <= most
-    assert size == 1 or -(-size // 2) < count, "half of it would do"
-    assert bucket(count, most, most) == most
-
-
-@given(st.integers(1, 2000))
-def test_buckets_are_few(most: int) -> None:
-    assert len({rows for count in range(1, most + 1) for rows in pieces(count, most)}) <= 5
-
-
-@given(st.integers(1, 3000), st.integers(1, 600))
-def test_little_is_filled_up(count: int, most: int) -> None:
-    rows = pieces(count, most)
-    assert count <= sum(rows)
-    assert sum(rows) <= count * 8 / 7 + most / 8 + 1
+    kinds = whole(max(1, size // units.most))
+    return list(batches(units, lot, torch.tensor, CPU, rng.seeded(seed), kinds))
 
 
 def test_a_lot_seldom_passes_its_usual_most() -> None:
@@ -176,14 +155,14 @@ class Sized(list[str]):
 def test_texts_of_like_length_share_a_batch() -> None:
     texts = Sized(["a" * n for n in (9, 1, 8, 2, 7, 3, 6, 4)])
     lot = np.arange(8)
-    found = list(batches(Units(texts), lot, 2, list, torch.device("cpu"), rng.seeded(1)))
+    found = list(batches(Units(texts), lot, list, CPU, rng.seeded(1), whole(2)))
     assert [[len(text) for text in batch.data] for batch in found] == [[9, 8], [7, 6], [4, 3], [2, 1]]
 
 
 def test_a_user_is_as_large_as_the_longest_text() -> None:
     texts = Sized(["a", "a" * 9, "aaaa", "aaa", "aaaaa", "aa"])
     units = Units(texts, ["x", "x", "y", "y", "z", "z"], most=2)
-    found = list(batches(units, np.arange(3), 2, list, torch.device("cpu"), rng.seeded(1)))
+    found = list(batches(units, np.arange(3), list, CPU, rng.seeded(1), whole(1)))
     assert [sorted(map(len, batch.data)) for batch in found] == [[1, 9], [2, 5], [3, 4]]
 
 
@@ -193,11 +172,11 @@ def test_a_graph_never_has_as_many_examples_as_tokens(each: int, tokens: int) ->
     examples = [torch.full((tokens,), at) for at in range(24)]
     users = None if each == 1 else [at // each for at in range(24)]
     units = Units(examples, users, each)
-    for kinds in (whole(8 // each), ()):
+    for apart in (True, False):
         lot, found = np.arange(8 // each), []
-        for batch in batches(units, lot, 8, torch.stack, CPU, rng.seeded(1), kinds):
+        for batch in batches(units, lot, torch.stack, CPU, rng.seeded(1), whole(8 // each), apart):
             assert len(batch.data) == len(batch.weights) == batch.units * each
-            assert not kinds or len(batch.data) != tokens
+            assert len(batch.data) == 8 + each * (apart and tokens == 8)
             found += batch.data[batch.weights > 0][:, 0].tolist()
         assert sorted(found) == list(range(8))
 

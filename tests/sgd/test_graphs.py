@@ -318,7 +318,7 @@ def test_proofs_go_where_most_batches_wait(name: str, monkeypatch: pytest.Monkey
             eagerly = partial(made.eagerly, batch)
             made.graphs.add(batch, Flat(0.1), made.knowledge, eagerly, seed)
         assert made.graphs.sound()
-        most[turn] = max((graph.waiting for graph in made.graphs._graphs.values()), default=0)
+        most[turn] = max(made.graphs._schedule.waiting.values(), default=0)
     due = [x for x in range(1, at) if often(x, room._PROVED)]
     counts = Counter(units for _, units in proved)
     assert len(proved) <= len(due) + len(counts), "the first of every shape, and what is due"

@@ -27,10 +27,11 @@ from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.gradients import trained
 from sourdine.sgd.graphs import Graphs
+from sourdine.sgd.optim import AdamW
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.sampling import Lots, usual_most
-from sourdine.sgd.shapes import Kind, kinds, whole
+from sourdine.sgd.shapes import Costs, Kind, alike, eagerly, kinds, whole
 from sourdine.sgd.sums import Sums
 
 
@@ -90,6 +91,8 @@ class Adding:
                 step = lot.step + 1
                 if step < self.steps and step % self._save_every and not self._off_pace:
                     self._ahead.look(step, self._streams, self.batch_size)
+                if isinstance(self.optimizer, AdamW):
+                    self.optimizer.look(self._places)
                 if not by_graphs or self.graphs.sound():
                     return below
                 by_graphs = False  # something in this lot is for the eager code to judge
@@ -111,21 +114,28 @@ class Adding:
         if (begun := lot.begun(size)) is not None:
             return begun
         source, shapes = self._streams.at("examples", lot.step), self._kinds(size)
-        return batches(self._units, lot._units, size, self.collate, self._device, source, shapes)
+        apart = self.graphs is not None
+        return batches(self._units, lot._units, self.collate, self._device, source, shapes, apart)
 
     def _kinds(self, size: int) -> tuple[Kind, ...]:
-        """The shapes of batches, planned where each costs something."""
-        if self.graphs is None:
-            return ()
+        """The shapes of batches, of at most so many examples, for all of this run."""
         if size not in self._shapes:
-            most, sizes = max(1, size // self._units.most), self._units.all_sizes
+            units, most = self._units, max(1, size // self._units.most)
             rate = self.plan.lot_size / self.plan.records / self._processes.count
-            self._shapes[size] = (
-                whole(most)
-                if sizes is None
-                else kinds(sizes, rate, most, self.steps, self.graphs.costs.shared(self._units.most))
-            )
+            costs = self._costs().shared(units.most)
+            if units.all_sizes is not None:
+                found = kinds(units.all_sizes, rate, most, self.steps, costs)
+            elif self.graphs is None:
+                found = alike(len(units), rate, most, self.steps, costs)
+            else:
+                found = whole(most)
+            self._shapes[size] = found
         return self._shapes[size]
+
+    def _costs(self) -> Costs:
+        if self.graphs is not None:
+            return self.graphs.costs
+        return eagerly(sum(x.numel() for x in self.model.parameters()), self._device.type == "cpu")
 
     def _add(self, batch: Batch, by_graphs: bool, prove: bool) -> Tensor | float:
         """Adds the clipped sum of a batch to .grad; gives its sum of b - 1/2 (see Adaptive).

@@ -24,6 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sourdine.sgd.gpu import kernels
+from sourdine.sgd.precision import repeats_itself, settings
+
 Put = Callable[[bytes], object]
 _PLAIN = (str, bytes, int, float, bool, type(None))
 _VERSIONED = ("torch", "transformers", "peft")
@@ -222,13 +225,13 @@ def _package(kind: type) -> str:
 
 def _machine(device: torch.device) -> list[object]:
     """What else decides the last bits of a sum."""
-    sure = device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
     return [
         (sys.version, np.__version__),
         (platform.machine(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()),
         (str(device), torch.cuda.get_device_name(device) if device.type == "cuda" else ""),
-        (str(torch.get_default_dtype()), torch.get_float32_matmul_precision()),
-        None if sure else os.urandom(32),
+        (str(torch.get_default_dtype()), torch.version.cuda, torch.backends.cudnn.version()),
+        (settings(device), kernels(torch.empty(0, device=device)) is not None),
+        None if repeats_itself(device) else os.urandom(32),
     ]
 
 

@@ -1,17 +1,13 @@
 """From the units of a lot to physical batches that fit into memory.
 
-A lot of any size is cut into physical batches of a few sizes only, `batch_size` halved again and again,
-so that a model meets few shapes. Where a batch is not full it is filled up, by an eighth at most unless
-it is small, with copies of an example of its own that carry weight 0: their gradient is multiplied by
-zero before anything is added up, so they contribute exactly nothing, and the numbers of real examples
-are never counted for anything.
+A lot of any size is cut into equal physical batches of a few sizes only, so that a model meets few
+shapes; lengths and sizes are planned for the whole run (sgd/shapes.py). Where a batch is not full it is
+filled up with copies of an example of its own that carry weight 0: their gradient is multiplied by zero
+before anything is added up, so they contribute exactly nothing, and the numbers of real examples are
+never counted for anything.
 
 A dataset with `sizes`, a number for each example, has units of like size put into one batch: texts of
 like length need little padding. This changes the order of a sum, never what is in it.
-
-Where each shape costs seconds before it saves milliseconds (sgd/graphs.py), the lengths and sizes of
-batches are planned for the whole run instead (`kinds`, sgd/shapes.py), and there is one unit more where
-there would be as many examples as tokens in each.
 """
 
 from __future__ import annotations
@@ -142,22 +138,23 @@ def _sizes(dataset: Dataset) -> list[int] | None:
 def batches(
     units: Units,
     lot: Indices,
-    size: int,
     collate: Collate,
     device: torch.device,
     source: Source,
-    kinds: Sequence[Kind] = (),
+    kinds: Sequence[Kind],
+    apart: bool = False,
 ) -> Iterator[Batch]:
-    """The physical batches of a lot, of at most `size` examples each; none for an empty lot.
+    """The physical batches of a lot, of these kinds; none for an empty lot.
 
-    kinds: their shapes, if they are planned, in the place of `size`; and see the top of this file.
+    apart: for graphs, which tell rows apart by their number alone, there is one unit more where there
+    would be as many examples as tokens in each.
     """
     each = units.most
     alike, sizes = lot.tolist(), units.all_sizes
     if sizes is not None:
         alike.sort(key=sizes.__getitem__, reverse=True)  # the most memory first
     drawn = {unit: units.of(unit, source) for unit in alike}  # in one order, however they are cut
-    for own, rows, sized in _parts(units, alike, max(1, size // each), collate, kinds):
+    for own, rows, sized in _parts(units, alike, collate, kinds):
         filler = drawn[own[0]][0]
         places: list[int] = []
         weights: list[float] = []
@@ -167,8 +164,7 @@ def batches(
             places += examples + [examples[0] if examples else filler] * (each - len(examples))
             weights += [1 / max(1, len(examples))] * len(examples) + [0.0] * (each - len(examples))
         data = sized([units.dataset[place] for place in places])
-        if kinds and _as_long_as_many(data, len(places)):
-            # Rows of a graph are told apart by their number: it must not be that of tokens too.
+        if apart and _as_long_as_many(data, len(places)):
             places, weights = places + [filler] * each, weights + [0.0] * each
             data = sized([units.dataset[place] for place in places])
         data = move(data, device)
@@ -177,26 +173,24 @@ def batches(
 
 
 def _parts(
-    units: Units, alike: list[int], most: int, collate: Collate, kinds: Sequence[Kind]
+    units: Units, alike: list[int], collate: Collate, kinds: Sequence[Kind]
 ) -> Iterator[tuple[list[int], int, Collate]]:
     """The units of each batch, its rows, and how it is collated; `alike` has the largest first."""
-    classes = [(alike, cut(len(alike), most), collate)]
-    if kinds:
-        found: list[list[int]] = [[] for _ in kinds]
-        bounds = [kind.size or 0 for kind in kinds[:-1]]  # the last takes all that are larger
-        sizes = units.all_sizes
-        for unit in alike:
-            found[bisect.bisect_left(bounds, 0 if sizes is None else sizes[unit])].append(unit)
-        classes, beyond = [], list[int]()
-        for kind, fitting in zip(kinds, found, strict=True):
-            own = fitting + beyond
-            many = 0 if kind.room is None else max(0, len(own) - kind.room)
-            beyond, own = own[:many], own[many:]
-            classes.insert(0, (own, kind.cut(len(own)), padding(collate, kind.size)))
-    for own, rows, sized in classes:
+    found: list[list[int]] = [[] for _ in kinds]
+    bounds = [kind.size or 0 for kind in kinds[:-1]]  # the last takes all that are larger
+    sizes = units.all_sizes
+    for unit in alike:
+        found[bisect.bisect_left(bounds, 0 if sizes is None else sizes[unit])].append(unit)
+    classes, beyond = list[tuple[Kind, list[int]]](), list[int]()
+    for kind, fitting in zip(kinds, found, strict=True):
+        own = fitting + beyond
+        many = 0 if kind.room is None else max(0, len(own) - kind.room)
+        beyond, own = own[:many], own[many:]
+        classes.insert(0, (kind, own))
+    for kind, own in classes:
         start = 0
-        for count in rows:
-            yield own[start : start + count], count, sized
+        for count in kind.cut(len(own)):
+            yield own[start : start + count], count, padding(collate, kind.size)
             start += count
 
 
@@ -214,26 +208,6 @@ def _as_long_as_many(data: Any, rows: int) -> bool:
     return any(
         isinstance(x, Tensor) and x.dim() > 1 and rows in x.shape[1:] for x in pytree.tree_leaves(data)
     )
-
-
-def cut(count: int, most: int) -> list[int]:
-    """Rows of the batches that hold so many: each is most, most / 2, most / 4, ... (rounded up)."""
-    found, least = [], -(-most // 8)
-    while count > 0:
-        rows = bucket(count, most, least)
-        if rows > least and 8 * count < 7 * rows:
-            rows = -(-rows // 2)  # a full one of half the size, and the rest in others
-        found.append(rows)
-        count -= rows
-    return found
-
-
-def bucket(count: int, most: int, least: int) -> int:
-    """The smallest of most, most / 2, most / 4, ... (rounded up) that holds so many, or `least`."""
-    size = most
-    while size > least and -(-size // 2) >= count:
-        size = -(-size // 2)
-    return size
 
 
 def move(data: Any, device: torch.device) -> Any:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 
 from sourdine.sgd.clipping import Clip, Flat
 from sourdine.sgd.gradients import gradients, trained
+from sourdine.sgd.precision import full_precision
 from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.rounding import exactly, square, summed, up
 from sourdine.sgd.uses import Gradients, Products, Recent, at_once
@@ -152,17 +152,3 @@ def _gradient(parameter: Tensor) -> Tensor:
     if parameter.grad is None:
         raise RuntimeError("a sum has no place yet")
     return parameter.grad
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Norms and sums without TF32 or autocast: the bounds on rounding are those of single precision."""
-    asked, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    with torch.autocast(device.type, enabled=False):
-        torch.set_float32_matmul_precision("highest")  # there are processors too that take less
-        torch.backends.cudnn.allow_tf32 = False
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(asked)
-            torch.backends.cudnn.allow_tf32 = convolutions

@@ -310,7 +310,7 @@ class Engine(Adding, Resuming):
         rows = [dataset[place] for place in places]
         buffers = {name: value.clone() for name, value in self.model.named_buffers()}
         sizes = [kind.size for kind in self._kinds(self.batch_size)]
-        with torch.random.fork_rng():
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
             padded = padding(self.collate, sizes[-1] if sizes else None)  # as the longest texts are
             together = move(padded(rows), self._device)
             alone = [move(self.collate([row]), self._device) for row in rows]

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sourdine.sgd.precision import single_precision
+
 
 def kernels(x: Tensor) -> Any:
     """The module sgd/kernels.py, if it works where this tensor is, or None."""
@@ -25,12 +27,8 @@ def _kernels() -> Any:
 @torch.library.custom_op("sourdine::product", mutates_args=())
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b, not in TF32, whatever torch was told: also inside a graph, whose other products may be."""
-    asked = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
+    with single_precision():
         return torch.matmul(a, b)
-    finally:
-        torch.set_float32_matmul_precision(asked)
 
 
 @product.register_fake

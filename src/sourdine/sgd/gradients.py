@@ -123,8 +123,10 @@ def _backward(
     knowledge.unseen |= unseen
     if again:
         return None
-    if new and not prove(asked, values, got, pull, start, tape, knowledge):
-        return None
+    if new:
+        if not prove(asked, values, got, pull, start, tape, knowledge):
+            return None
+        knowledge.proved(tape)
     settled = knowledge.choices.keys() | knowledge.idle
     knowledge.open = tape.moved or any(record.key not in settled for record in tape.records)
     check_apart(tape, unseen)

@@ -41,12 +41,13 @@ from torch.utils import _pytree as pytree
 from sourdine.errors import InputError
 from sourdine.sgd.again import tidied
 from sourdine.sgd.batches import Batch
-from sourdine.sgd.clipped import Clipped, full_precision
+from sourdine.sgd.clipped import Clipped
 from sourdine.sgd.clipping import Automatic, Clip, Flat, PerLayer
 from sourdine.sgd.pieces import by_pieces
-from sourdine.sgd.proofs import Knowledge, NotProved, often
-from sourdine.sgd.replay import Replay
-from sourdine.sgd.shapes import Costs
+from sourdine.sgd.precision import full_precision
+from sourdine.sgd.proofs import Knowledge, NotProved, Schedule
+from sourdine.sgd.replay import Place, Replay
+from sourdine.sgd.shapes import Costs, by_graphs
 from sourdine.sgd.sums import Sums
 from sourdine.sgd.tracing import Answer, Loss, half, reason, trace
 from sourdine.sgd.watched import PLAIN, Watched, shape
@@ -56,8 +57,6 @@ Program = Callable[[list[Tensor], Any, Tensor, list[Tensor]], Answer]
 Compiler = Callable[[fx.GraphModule], Program]
 _MOST = 40  # shapes
 _PROVED = 256  # batches from one proof to the next
-_SECOND = 1 << 21  # tokens that a tiny model makes in a second on a GPU, as measured on an H200
-_TINY = 1 << 24  # parameters
 
 
 def traced(program: fx.GraphModule) -> Program:
@@ -104,7 +103,6 @@ class _Graph:
 
     program: Program
     half: bool
-    waiting: int = 0  # batches since its last proof
 
 
 class Graphs:
@@ -129,15 +127,14 @@ class Graphs:
         self._graphs: dict[Hashable, _Graph] = {}
         self._changed = False
         self._sums: Sums | None = None
-        self._pool: Any = None
-        self._count = 0  # of batches
-        self._due = 0  # for how many lots a proof has been due
+        self._place: Place | None = None
+        self._schedule = Schedule(_PROVED)
 
     @property
     def costs(self) -> Costs:
         """What a new shape costs before it saves anything, and what a batch costs, roughly."""
-        tokens = _SECOND / (1 + sum(x.numel() for x in self.model.parameters()) / _TINY)
-        return Costs(tokens * (64 if self.compiler is compiled else 4), tokens / 256)
+        parameters = sum(x.numel() for x in self.model.parameters())
+        return by_graphs(parameters, seconds=64 if self.compiler is compiled else 4)
 
     def begin(self, sums: Sums) -> None:
         """For a lot that is added up there; what is there already is no business of graphs."""
@@ -150,14 +147,13 @@ class Graphs:
             self._watched = Watched(self.model, by_place=self._flat.is_cuda)
         self._usable.fill_(True)
         self._changed = False
-        self._due += self._due > 0
         self.made.clear()
 
     def forget(self) -> None:
         """Lets go of all graphs and their memory."""
         self._graphs.clear()
         self.reasons.clear()
-        self._sums, self._pool = None, None
+        self._sums, self._place = None, None
 
     def sound(self) -> bool:
         """Whether all that graphs have added since `begin` may be used.
@@ -187,32 +183,16 @@ class Graphs:
         if isinstance(key, str):
             self.reasons[key] = key
         graph = self._graphs.get(key)
-        if key not in self.reasons and (self._is_due(graph) or graph is None or prove):
+        if key not in self.reasons and (self._schedule.due(key) or graph is None or prove):
             graph = self._settled(batch, clip, knowledge, eagerly, reseed)
             reseed()
         self.made.append(graph is not None)
         if graph is None:
             with knowledge.proving(prove):
                 return eagerly().norms
-        graph.waiting += 1
         norms, usable = self._run(graph.program, batch)
         self._usable.logical_and_(usable)
         return norms
-
-    def _is_due(self, graph: _Graph | None) -> bool:
-        """Whether the next batch, which this graph could make, is to be proved all the same.
-
-        A proof that is due goes to a shape that has waited long, unless none comes in so many lots.
-        """
-        self._count += 1
-        if often(self._count, _PROVED):
-            self._due = max(1, self._due)
-        longest = max((other.waiting for other in self._graphs.values()), default=0)
-        waited = graph is None or graph.waiting >= 0.9 * longest
-        if not self._due or (not waited and self._due <= len(self._graphs) + 1):
-            return False
-        self._due = 0
-        return True
 
     def _settled(
         self,
@@ -232,10 +212,10 @@ class Graphs:
             left = self._look_at_model()
             self._changed = left and any(self.made)
             key = self._key(batch, clip)
+            self._schedule.proved(key)
             graph = self._graphs.get(key)
             if graph is not None:
                 if self._right(graph, batch, wanted, reseed) is not False:
-                    graph.waiting = 0
                     return graph
                 self._graphs.clear()  # whatever has changed may have changed for other shapes too
             try:
@@ -290,11 +270,11 @@ class Graphs:
         )
         program = self.compiler(found)
         if self._flat.is_cuda:
-            if self._pool is None:
-                self._pool = torch.cuda.graph_pool_handle()
             given = (self._watched.given, batch.data, batch.weights, self._parts())
+            place, self._place = self._place or Place(self._flat.device), None  # unless it is spoiled
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
-                program = Replay(program, *given, pool=self._pool)
+                program = Replay(program, *given, place=place)
+            self._place = place
         return _Graph(program, half(found))
 
     def _right(

@@ -91,7 +91,7 @@ def weights(examples: int, like: Tensor, *, powers: int = 64) -> Tensor:
     return torch.tensor(drawn[:examples], dtype=like.dtype, device=like.device)
 
 
-def belongs(plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False) -> bool:
+def belongs(plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False) -> Tensor:
     """Whether G' = v G, for G and G' as (B, ...); see the top of this file.
 
     The bound on an example's error is relative to the norm of its gradient: 1e-4, and 0.05 where some
@@ -102,4 +102,5 @@ def belongs(plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False) -
     wrong = torch.where(torch.isfinite(wrong), wrong, 0.0)  # what is not finite will be dropped
     sizes = torch.where(torch.isfinite(before), before, 0.0).norm(dim=1)
     tolerance, floor = (5e-2, 1e-3) if half else (1e-4, 1e-7)
-    return bool((wrong.norm(dim=1) <= tolerance * sizes + floor * sizes.max()).all())
+    kept: Tensor = wrong.norm(dim=1) <= tolerance * sizes + floor * sizes.max()
+    return kept.all()

@@ -41,6 +41,7 @@ class AdamW(torch.optim.Optimizer):
     noise_variance = 0.0  # here, as copies of an optimizer hold nothing but settings and state
     _taken: tuple[Sums, Recipe, float] | None = None
     _table: _Table | None = None
+    _fitting: Sums | None = None
 
     def __init__(
         self,
@@ -107,14 +108,24 @@ class AdamW(torch.optim.Optimizer):
 
     # Noise and step at once
 
+    def look(self, sums: Sums) -> None:
+        """Looks whether `take` could take these sums, while a GPU still adds them up.
+
+        Between the two nobody else may move anything: `take` relies on what was seen here.
+        """
+        self._fitting = sums if type(self) is AdamW and self._fits(sums) else None
+
     def take(self, sums: Sums, deviation: float, source: Source, over: float) -> bool:
         """Whether the next step makes the noise of these sums itself, and divides them by `over`.
 
         True only where a kernel can do it, and nobody wants to see gradients before a step. The sums
         are out of `.grad` then, and zero after the step.
         """
+        if self._fitting is not sums:
+            self.look(sums)
+        fitting, self._fitting = self._fitting is sums, None
         watched = self._optimizer_step_pre_hooks or _global_optimizer_pre_hooks
-        if type(self) is not AdamW or deviation == 0 or watched or not self._fits(sums):
+        if not fitting or deviation == 0 or watched:
             return False
         sums.hide()
         self._taken = (sums, recipe(deviation, source), over)
@@ -122,7 +133,7 @@ class AdamW(torch.optim.Optimizer):
 
     def drop(self) -> bool:
         """Forgets sums that were taken; whether there were any."""
-        there, self._taken = self._taken is not None, None
+        there, self._taken, self._fitting = self._taken is not None, None, None
         return there
 
     def _fits(self, sums: Sums) -> bool:

@@ -7,8 +7,8 @@ weight of their own example, or the examples are mixed.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,8 +23,39 @@ from sourdine.sgd.tape import AS_IS, CHECKPOINTING, Choice, Key, Record, Tape
 Pull = Callable[[Tensor, bool], list[Tensor | None]]
 """pull(cotangent, keep): the gradients of all records, by one backward pass."""
 _DROPPED = 2.0**64  # the square of such a gradient is infinite, and its example adds nothing
+_EVERY = 64  # batches from one proof to the next
 _FEW = 6  # powers of two that weights may have in float16
 _HIGH = 9  # the power of two that its largest number is brought to: with weights on it, 2^14
+
+
+class Schedule:
+    """When something in which nothing is new is proved again: once in so many batches of any shape.
+
+    After 1, 2, 4, ... and then after every `every` batches a proof is due. It goes to a shape of which
+    most batches, or nearly, were made since its last proof, unless none comes in half as many: shapes
+    come in an order of their own, and were it always the next batch, one might never be proved again.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.every, self.waiting = every, Counter[Hashable]()
+        self._count = self._late = 0
+
+    def due(self, shape: Hashable) -> bool:
+        """Whether this batch, the next of its shape, is to be proved."""
+        self._count += 1
+        self.waiting[shape] += 1
+        if self._late or often(self._count, self.every):
+            self._late += 1
+        if not self._late:
+            return False
+        waited = self.waiting[shape] >= 0.9 * max(self.waiting.values())
+        if waited or self._late > self.every // 2:
+            self._late = 0
+        return not self._late
+
+    def proved(self, shape: Hashable) -> None:
+        """It waits anew."""
+        self.waiting[shape] = 0
 
 
 @dataclass
@@ -32,7 +63,7 @@ class Knowledge:
     """What was proved about a model's calls, kept from one batch to the next.
 
     A proof is of one batch. It is made for every new combination of shapes, for every batch in which
-    data decide where rows go, again after 1, 2, 4, ... and then every 64 batches of that shape, and in
+    data decide where rows go, again after 1, 2, 4, ... and then every 64 batches of any shape, and in
     the last lot of a plan (sgd/adding.py): a model that begins to mix examples later is found out,
     though not at once, and not if the run is stopped before or its last lot is empty.
     """
@@ -41,7 +72,7 @@ class Knowledge:
     idle: set[Key] = field(default_factory=set)  # calls that no loss depended on
     unseen: set[str] = field(default_factory=set)  # parameters with uses that the tape cannot see
     late: bool = False  # take no gradient early: some layers lead to losses in some batches only
-    seen: Counter[tuple[Key, ...]] = field(default_factory=Counter)  # batches of each shape
+    schedule: Schedule = field(default_factory=lambda: Schedule(_EVERY))
     asked: bool = False  # batches are to be proved in any case
     open: bool = False  # after the last batch: something in it has to be proved every time
     denied: list[Tensor] | None = None  # while a graph is traced: what must not hold (sgd/graphs.py)
@@ -57,12 +88,18 @@ class Knowledge:
 
     def due(self, tape: Tape) -> bool:
         """Whether this batch is to be proved although nothing in it is new."""
-        shape = tuple(record.key for record in tape.records)
-        self.seen[shape] += 1
-        return self.asked or often(self.seen[shape])
+        return self.schedule.due(_shape(tape)) or self.asked
+
+    def proved(self, tape: Tape) -> None:
+        """This batch was proved."""
+        self.schedule.proved(_shape(tape))
 
 
-def often(count: int, every: int = 64) -> bool:
+def _shape(tape: Tape) -> Hashable:
+    return tuple(record.key for record in tape.records)
+
+
+def often(count: int, every: int) -> bool:
     """After 1, 2, 4, ... and then every so many."""
     return count % every == 0 or (count < every and count & (count - 1) == 0)
 
@@ -93,17 +130,26 @@ def prove(
         narrow, v = True, layouts.weights(len(values), values, powers=_FEW)
         once, again = _in_float16(got, pull, start, v)
     half = narrow or any(x.dtype.itemsize < 4 for x in got if x is not None)
+    asked = list[tuple[int, layouts.Layout]]()
+    answers = list[Tensor]()
+    for at, (record, plain, weighted) in enumerate(zip(records, once, again, strict=False)):
+        if plain is None or weighted is None:
+            continue
+        fixed = record.fixed or record.key in knowledge.choices
+        for choice in (record.choice,) if fixed else record.choices:
+            if isinstance(choice, layouts.Layout):
+                rows = record.rows(plain, choice), record.rows(weighted, choice)
+                asked.append((at, choice))
+                answers.append(layouts.belongs(*rows, v, half=half))
+    fits = defaultdict[int, list[layouts.Layout]](list)
+    for (at, choice), yes in zip(asked, _told(answers), strict=True):
+        fits[at] += [choice] if yes else []
     for at, (record, plain, weighted) in enumerate(zip(records, once, again, strict=False)):
         if plain is None or weighted is None:
             knowledge.idle.add(record.key)
             continue
-        known = record.key in knowledge.choices
-        fitting = [
-            choice
-            for choice in ((record.choice,) if record.fixed or known else record.choices)
-            if isinstance(choice, layouts.Layout)
-            and layouts.belongs(record.rows(plain, choice), record.rows(weighted, choice), v, half=half)
-        ]
+        known = record.key in knowledge.choices  # since a record before this one, perhaps
+        fitting = [x for x in fits[at] if not known or x == record.choice]
         if not fitting and narrow and _has_no_digits(plain):
             got[at] = got[at] if known else torch.zeros_like(plain)
             continue
@@ -161,7 +207,12 @@ def _as_finite(
 ) -> bool:
     """Whether what was finite, and smaller than that, is finite still."""
     both = [(x, y) for x, y in zip(before, after, strict=True) if x is not None and y is not None]
-    return all(bool((torch.isfinite(y) | ~(x.abs() < below)).all()) for x, y in both)
+    return all(_told([(torch.isfinite(y) | ~(x.abs() < below)).all() for x, y in both]))
+
+
+def _told(answers: list[Tensor]) -> list[bool]:
+    """Whether each is true; a GPU is asked, and waited for, once."""
+    return torch.stack([x.to(answers[0].device) for x in answers]).tolist() if answers else []
 
 
 def _has_no_digits(plain: Tensor) -> bool:

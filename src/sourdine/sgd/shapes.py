@@ -1,10 +1,11 @@
-"""Which shapes the batches of a run have, where each new one costs seconds (sgd/graphs.py).
+"""Which shapes the batches of a run have, where each new one costs a proof, or a graph (sgd/graphs.py).
 
 Padding all texts to the longest wastes most of the work; a shape for every length costs more than it
 saves. Between the two lies the cut of lengths into classes that is cheapest for this run: units of a
 class make batches of their own, all padded to its longest (`Collate.at_least` in text/examples.py).
 
-    cost of a class = (a shape) * shapes + steps * batches * (rows * length + (a batch))
+    cost of a class = shapes * ((a shape) + proofs * rows * length)
+                      + steps * batches * (rows * length + (a batch))
 
 in tokens, with rows and batches as they are on average over the lots to come. A class has batches of a
 few sizes, or of one, which hold what it usually has; what is beyond that goes to the next class.
@@ -17,12 +18,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-_ALIGNED = 8  # lengths are multiples, which products of halves ask for
+_ALIGNED = 8  # lengths are multiples, which products of halves ask for on a GPU
+_FINE = 2  # the same on a CPU
 _USUAL = 0.25  # deviations above the mean that a class has room for
 # The same without a next class, or as much as batches may hold; and how many sizes these may have.
 _WAYS = (
@@ -31,19 +33,44 @@ _WAYS = (
     *((far, parts) for far in (4, math.inf) for parts in (4, 16, 64)),
     (math.inf, 1),
 )
-_MOST = 24  # shapes
+_GRAPHS, _SHAPES = 24, 256  # at the most: with graphs, which take memory; without, which takes little
+_SECOND = 1 << 21  # tokens that a tiny model makes in a second on a GPU, as measured on an H200
+_TINY = 1 << 24  # parameters
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Of a new shape, and of a batch however small it is: how many tokens could be made instead."""
+    """Of a new shape, and of a batch however small it is: how many tokens could be made instead.
+
+    proofs: how many batches of its own a new shape costs besides. most: shapes. aligned: what lengths
+    are multiples of.
+    """
 
     shape: float
     batch: float
+    proofs: float = 0.0
+    most: float = math.inf
+    aligned: int = _ALIGNED
 
     def shared(self, examples: int) -> Costs:
         """The same for units of so many examples."""
-        return Costs(self.shape / examples, self.batch / examples)
+        return replace(self, shape=self.shape / examples, batch=self.batch / examples)
+
+
+def by_graphs(parameters: int, seconds: float) -> Costs:
+    """Of a model with so many parameters on a GPU, where a graph for a new shape takes so long."""
+    return Costs(seconds * _speed(parameters), _speed(parameters) / 256, most=_GRAPHS)
+
+
+def eagerly(parameters: int, cpu: bool) -> Costs:
+    """The same without graphs: a new shape costs a proof, a batch the time that starts its kernels."""
+    if cpu:
+        return Costs(0, 128, 1, most=_SHAPES, aligned=_FINE)
+    return Costs(0, _speed(parameters) / 8, 1, most=_SHAPES)
+
+
+def _speed(parameters: int) -> float:
+    return _SECOND / (1 + parameters / _TINY)
 
 
 @dataclass(frozen=True)
@@ -68,20 +95,24 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """Classes, what they cost in tokens, and how many shapes they have."""
+class _Class:
+    """A class, how many shapes it has, and what a proof of each and the batches of a step cost."""
 
-    cost: float = 0.0
-    shapes: int = 0
-    kinds: tuple[Kind, ...] = ()
-
-    def __add__(self, other: _Plan) -> _Plan:
-        return _Plan(self.cost + other.cost, self.shapes + other.shapes, self.kinds + other.kinds)
+    kind: Kind
+    shapes: int
+    proofs: float
+    batches: float
 
 
 def whole(most: int) -> tuple[Kind, ...]:
     """One class of all units, of which nobody knows how large they are."""
     return (Kind(None, most, -(-most // 16)),)
+
+
+def alike(units: int, rate: float, most: int, steps: int, costs: Costs) -> tuple[Kind, ...]:
+    """The cheapest class for lots that take each of so many units, all of one size, with this rate."""
+    found = kinds([1] * units, rate, most, steps, replace(costs, aligned=1))
+    return tuple(replace(kind, size=None) for kind in found) or whole(most)
 
 
 def kinds(sizes: Sequence[int], rate: float, most: int, steps: int, costs: Costs) -> tuple[Kind, ...]:
@@ -90,48 +121,56 @@ def kinds(sizes: Sequence[int], rate: float, most: int, steps: int, costs: Costs
     most: rows of a batch.
     """
     known, units_of = np.unique(np.asarray(sizes, dtype=np.int64), return_counts=True)
-    lengths, place = np.unique([length(int(size)) for size in known], return_inverse=True)
+    rounded = [length(int(size), costs.aligned) for size in known]
+    lengths, place = np.unique(rounded, return_inverse=True)
     counts = np.bincount(place, weights=units_of).astype(np.int64)
-    best = [_Plan()]
-    for end in range(1, len(lengths) + 1):
-        size, units = int(lengths[end - 1]), counts[:end][::-1].cumsum()[::-1]
-        last = end == len(lengths)
-        options = (
-            before + _cheapest(int(own), rate, size, most, steps, costs, last)
-            for before, own in zip(best, units, strict=True)
-        )
-        best.append(min(options, key=lambda plan: plan.cost))
-    if best[-1].shapes > _MOST:
-        return kinds(sizes, rate, most, steps, Costs(2 * costs.shape, costs.batch))
-    return best[-1].kinds
+    ending = list[list[list[_Class]]]()  # for each length, from each length on: all ways
+    for end, size in enumerate(map(int, lengths)):
+        units, last = counts[: end + 1][::-1].cumsum()[::-1], end + 1 == len(lengths)
+        ending.append([_ways(int(own), rate, size, most, costs.batch, last) for own in units])
+    dearer = 1.0  # what shapes cost, until there are few enough
+    while True:
+        best: list[tuple[float, int, tuple[Kind, ...]]] = [(0.0, 0, ())]
+        for starting in ending:
+            options = (
+                (cost + dearer * fixed + steps * one.batches, shapes + one.shapes, (*before, one.kind))
+                for (cost, shapes, before), ways in zip(best, starting, strict=True)
+                for one in ways
+                for fixed in (costs.shape * one.shapes + costs.proofs * one.proofs,)
+            )
+            best.append(min(options, key=lambda option: option[0]))
+        if best[-1][1] <= costs.most:
+            return best[-1][2]
+        dearer *= 2
 
 
-def length(size: int) -> int:
-    """Sizes are rounded up: to multiples of 8, from 128 on of 16, from 256 on of 32, and so on."""
-    step = max(_ALIGNED, (1 << (max(1, size) - 1).bit_length()) // 16)
+def length(size: int, aligned: int = _ALIGNED) -> int:
+    """Sizes are rounded up: to multiples of 8, say, from 256 on of 16, from 512 on of 32, and so on."""
+    step = max(aligned, (1 << (max(1, size) - 1).bit_length()) // 32)
     return -(-max(1, size) // step) * step
 
 
-def _cheapest(
-    units: int, rate: float, size: int, most: int, steps: int, costs: Costs, last: bool
-) -> _Plan:
-    """One class of so many units, made in the cheapest way; a next class takes a few for nothing."""
+def _ways(units: int, rate: float, size: int, most: int, batch: float, last: bool) -> list[_Class]:
+    """The ways to make a class of so many units; a next class takes a few for nothing."""
     mean = units * rate
     spread = math.sqrt(mean * max(0.0, 1 - rate))
     counts = np.arange(max(0, math.floor(mean - 3 * spread)), math.ceil(mean + 3 * spread) + 1)
     chances = np.exp(-0.5 * ((counts - mean) / max(spread, 0.5)) ** 2)
-    found = []
+    chances /= chances.sum()
+    found = dict[Kind, _Class]()
     for deviations, parts in _WAYS if last else (*_WAYS, (_USUAL, 1)):
         top = math.ceil(min(units, max(1, mean + deviations * spread)))
         batches = -(-top // most)
         rows = -(-top // batches) if deviations < math.inf else most
         room = rows * batches if deviations == _USUAL else None
         kind = Kind(size, rows, -(-rows // parts), room)
+        if kind in found:
+            continue
         many, each = _cut(kind, counts if room is None else counts.clip(max=room))
-        tokens = float(np.average(many * (each * size + costs.batch), weights=chances))
-        shapes = len(np.unique(each[many > 0]))
-        found.append(_Plan(costs.shape * shapes + steps * tokens, shapes, (kind,)))
-    return min(found, key=lambda plan: plan.cost)
+        tokens = float(chances @ (many * (each * size + batch)))
+        new = set(each[many > 0].tolist())
+        found[kind] = _Class(kind, len(new), size * sum(new), tokens)
+    return list(found.values())
 
 
 def _cut(kind: Kind, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -21,9 +21,10 @@ from torch.utils import _pytree as pytree
 
 from sourdine.errors import InputError
 from sourdine.sgd.batches import Batch
-from sourdine.sgd.clipped import add_sums_, full_precision, scaled
+from sourdine.sgd.clipped import add_sums_, scaled
 from sourdine.sgd.clipping import Clip
 from sourdine.sgd.gradients import gradients, trained
+from sourdine.sgd.precision import full_precision
 from sourdine.sgd.proofs import Knowledge
 from sourdine.sgd.rounding import any_order
 from sourdine.sgd.watched import Watched
@@ -45,6 +46,8 @@ def trace(
 ) -> fx.GraphModule:
     """The graph for batches like this one; graph(given, data, weights, sums) adds to the sums."""
     model, owned, knowledge.denied = watched.model, watched.owned, []
+    kind = batch.weights.device.type
+    asked = (torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))  # around the whole step
 
     def run(given: list[Tensor], data: Any, weights: Tensor, places: list[Tensor]) -> Answer:
         new = [
@@ -55,14 +58,15 @@ def trace(
 
     def whole(data: Any, weights: Tensor, places: list[Tensor]) -> Answer:
         """Everything from a batch to its clipped sums, and whether they may be used."""
-        found, values = gradients(
-            model,
-            lambda: loss(model, data),
-            examples=len(weights),
-            weights=weights,
-            per_unit=per_unit,
-            knowledge=knowledge,
-        )
+        with torch.autocast(kind, *asked):
+            found, values = gradients(
+                model,
+                lambda: loss(model, data),
+                examples=len(weights),
+                weights=weights,
+                per_unit=per_unit,
+                knowledge=knowledge,
+            )
         with torch.no_grad(), any_order():
             factors, norms = scaled(found, clip, len(values) // per_unit, values.device)
             for x, own in zip(trained(model).values(), places, strict=True):

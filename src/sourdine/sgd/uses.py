@@ -298,7 +298,7 @@ def _ghost(use: Outer, m: int, n: int, recent: Recent) -> tuple[Tensor, Tensor, 
         norms = left * right
     else:
         lefts, rights = recent.products(use.left), use.right_products(recent)
-        if quick := kernels(lefts):
+        if lefts.dtype == torch.float32 and (quick := kernels(lefts)):
             norms, lengths = quick.contracted(lefts, rights, m * LOST, n * LOST)
             off = quick.additions(lefts.shape[1]) * 2.0**-24
             return norms, lengths.sum(1) * (1 + off), off

@@ -19,6 +19,7 @@ from sourdine.sgd.batches import Units, batches
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.sampling import PoissonLots
+from sourdine.sgd.shapes import whole
 from sourdine.text.machine import graphs_on
 from sourdine.text.plan import Plan
 from sourdine.text.tasks import OnFeatures, losses
@@ -105,7 +106,7 @@ def train_plainly(
     for step in range(plan.steps):
         of.zero_grad()
         units = lots.draw(step, source)
-        for batch in batches(Units(dataset), units, plan.batch_size, collate, device, source):
+        for batch in batches(Units(dataset), units, collate, device, source, whole(plan.batch_size)):
             total = (losses(model, batch.data) * batch.weights).sum() / plan.lot_size
             total.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -15,6 +15,7 @@ import torch
 
 from sourdine.errors import InputError
 from sourdine.sgd.graphs import Compiler, unchanging
+from sourdine.sgd.precision import fast_products
 
 
 def device_of(name: str | None) -> torch.device:
@@ -52,17 +53,17 @@ def repeatable(device: torch.device) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch asks for it
-    precision = torch.get_float32_matmul_precision()
     asked = torch.are_deterministic_algorithms_enabled()
     mild = torch.is_deterministic_algorithms_warn_only_enabled()
     filling = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.set_float32_matmul_precision("high")
+    chosen, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     torch.use_deterministic_algorithms(True)
     # A help for finding mistakes, at a price: nothing here reads memory before it is written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
-        yield
+        with fast_products():
+            yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.benchmark = chosen
         torch.use_deterministic_algorithms(asked, warn_only=mild)
         torch.utils.deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]

@@ -1,0 +1,115 @@
+"""Norms are taken in full precision whatever torch was told, by its older names or by its newer ones."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sourdine  # noqa: E402
+from sourdine.sgd.agreement import digest  # noqa: E402
+from sourdine.sgd.precision import fast_products, full_precision, settings, single_precision  # noqa: E402
+
+CPU = torch.device("cpu")
+NEWER = (
+    ("backends.cuda.matmul", "tf32"),
+    ("backends.mkldnn.matmul", "bf16"),
+    ("backends.cudnn.conv", "ieee"),
+    ("backends", "tf32"),
+)
+
+
+def place_of(name: str) -> Any:
+    found: Any = torch
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def told() -> tuple[str, ...]:
+    found = (place_of(name).fp32_precision for name, _ in NEWER[:-1])
+    return tuple("ieee" if x == "none" else x for x in found)  # what nobody has told means the same
+
+
+@pytest.mark.parametrize("asked", ["highest", "high", "medium"])
+def test_what_torch_was_told_is_put_back(asked: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(asked)
+    try:
+        with full_precision(CPU), torch.autocast("cpu", enabled=False):
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert not torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == asked and torch.backends.cudnn.allow_tf32
+        with fast_products():
+            assert torch.get_float32_matmul_precision() == "high"
+            with single_precision():
+                assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == asked
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def newer(name: str, value: str) -> None:
+    """In a process of its own: torch does not forget that it was told by its newer names."""
+    place_of(name).fp32_precision = value
+    before = told()
+    with single_precision():
+        assert set(told()) == {"ieee"}, told()
+    with fast_products(), single_precision():
+        assert set(told()) == {"ieee"}, told()
+    assert told() == before
+    from test_engine import engine, run
+
+    run(engine(steps=2))
+    assert told() == before
+
+
+@pytest.mark.parametrize(("name", "value"), NEWER)
+def test_an_engine_runs_where_torch_was_told_by_its_newer_names(name: str, value: str) -> None:
+    own = [Path(__file__).parent, Path(sourdine.__file__).parents[1]]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, own))}
+    code = f"import test_precision as x; x.newer({name!r}, {value!r})"
+    subprocess.run([sys.executable, "-c", code], check=True, env=here)
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "value"),
+    [
+        (torch.backends.cudnn, "allow_tf32", False),
+        (torch.backends.cudnn, "benchmark", True),
+        (torch.backends.mkldnn, "enabled", False),
+        (os.environ, "NVIDIA_TF32_OVERRIDE", "0"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_what_decides_last_bits_is_seen(
+    place: Any, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digest(settings(CPU))
+    if place is os.environ:
+        monkeypatch.setenv(name, value)
+    else:
+        monkeypatch.setattr(place, name, value)
+    assert digest(settings(CPU)) != before
+    monkeypatch.undo()
+    assert digest(settings(CPU)) == before
+
+
+def test_attention_and_autocast_are_seen() -> None:
+    before = digest(settings(CPU))
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        assert digest(settings(CPU)) != before
+    finally:
+        torch.backends.cuda.enable_flash_sdp(True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert digest(settings(CPU)) != before
+    with single_precision():
+        pass
+    assert digest(settings(CPU)) == before, "an engine that ran before leaves no trace"
