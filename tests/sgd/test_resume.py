@@ -80,7 +80,7 @@ def copied(tmp_path: Path, home: Path) -> Callable[[], Path]:
 
 
 def key(home: Path) -> Path:
-    [found] = [path for path in (home / "keys").iterdir() if path.suffix != ".noise"]
+    [found] = [path for path in (home / "keys").iterdir() if path.suffix not in (".noise", ".steps")]
     return found
 
 
@@ -163,9 +163,8 @@ def test_dropout_that_is_not_replayed_is_caught(
 
     monkeypatch.setattr(Engine, "_reseeded", as_it_is)
     run(engine(tmp_path / "run"), 10)
-    back = copied(tmp_path, home)
-    killed = run(engine(tmp_path / "run"))
-    assert weights(killed.model) != weights(run(engine(back())).model)
+    with pytest.raises(SourdineError, match="this step has other sums than before"):
+        run(engine(tmp_path / "run"))
 
 
 def test_a_first_pass_that_is_made_twice_drops_the_same(tmp_path: Path, home: Path) -> None:

@@ -90,7 +90,7 @@ def test_what_was_taken_is_dropped_with_an_interrupt(
         assert of.optimizer._taken is not None
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(of, "_pace", interrupt)
+    monkeypatch.setattr(of.optimizer, "step", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(of)
     assert of.optimizer._taken is None and not of._places.flats[0].any() and twin.steps == 0

@@ -11,9 +11,11 @@ every batch is proved (sgd/proofs.py), so that what has come to mix examples doe
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -22,7 +24,7 @@ from sourdine import rng
 from sourdine.errors import InputError
 from sourdine.sgd.ahead import Ahead, Lot
 from sourdine.sgd.batches import Batch, Collate, Units, batches
-from sourdine.sgd.check import Loss
+from sourdine.sgd.check import Loss, refuse
 from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.gradients import trained
@@ -76,6 +78,7 @@ class Adding:
             if self.graphs is not None:
                 self.graphs.begin(self._places)
             below = torch.zeros((), device=self._device)
+            kept = self._kept()
             try:
                 with self._reseeded(lot.step):
                     for batch in self._batches(lot):
@@ -86,6 +89,7 @@ class Adding:
                         "get no noise; leave .grad to the engine."
                     )
                 self._check_trained()
+                self._check_kept(kept)
                 if self.graphs is None:
                     return below
                 step = lot.step + 1
@@ -186,8 +190,25 @@ class Adding:
         there = batch.weights.view(-1, most).amax(1) > 0
         return torch.where(there, (norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 
+    def _kept(self) -> list[tuple[str, Tensor, int]]:
+        """What a model keeps from batch to batch, and whether it was changed: by its version."""
+        named = (*self.model.named_parameters(), *self.model.named_buffers())
+        return [(name, x, x._version) for name, x in named]
+
+    def _check_kept(self, before: list[tuple[str, Tensor, int]]) -> None:
+        """Whether the model is as it was before the lot; what it keeps of it would get no noise."""
+        after = {name: x for name, x, _ in self._kept()}
+        for name, x, version in before:
+            if after.get(name) is not x or x._version != version:
+                raise InputError(
+                    f"{name} was changed while the model saw this lot, and would be released without "
+                    "noise: this model is not private any more. Begin again from the weights before, "
+                    "and switch that off (running statistics, max_norm, weights set from data)."
+                )
+
     def _check_trained(self) -> None:
         """Whether all that is trained gets noise, and nobody else looks at the sums before."""
+        refuse(self.model)  # as it is now: a batch norm was frozen, perhaps, and is not any more
         places = None if self.graphs is None else self._places
         if places is not None and places.kept_by(self.optimizer):
             raise InputError(
@@ -213,7 +234,14 @@ class Adding:
             if devices:
                 with torch.cuda.device(self._device):
                     torch.cuda.manual_seed(seed)
-            yield
+            plain, numbers = random.getstate(), np.random.get_state()
+            random.seed(seed)
+            np.random.seed(seed % (1 << 32))  # some models of transformers draw there
+            try:
+                yield
+            finally:
+                random.setstate(plain)
+                np.random.set_state(numbers)
 
 
 def largest(lots: Lots, most_per_user: int, device: torch.device) -> int:

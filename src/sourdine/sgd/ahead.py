@@ -11,8 +11,11 @@ were charged before the first. None is drawn past a save (sgd/resuming.py).
 from __future__ import annotations
 
 import itertools
+import pickle
+import random
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,8 +64,8 @@ class Ahead:
     def look(self, step: int, streams: Streams, size: int) -> None:
         """Draws the lot of a step that comes, and collates its first batch of at most `size`.
 
-        What a collate function draws from torch's generators belongs to its own step, and so does what
-        it raises: then it is called again when its time has come.
+        What a collate function draws from the generators of torch, numpy or Python belongs to its own
+        step, and so does what it raises: then it is called again when its time has come.
         """
         lot = self.lot(step, streams)
         self._next = (streams, lot)
@@ -71,15 +74,19 @@ class Ahead:
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             before, found = self._generators(), self._cut(lot)
+            plain, numbers = random.getstate(), np.random.get_state()
             try:
                 first = list(itertools.islice(found, 1))
             except Exception:
                 return
             if all(map(torch.equal, before, self._generators())):
                 lot._begun = (size, itertools.chain(first, found))
+            random.setstate(plain)
+            np.random.set_state(numbers)
 
     def _generators(self) -> list[Tensor]:
-        """The states of torch's generators."""
+        """The states of all generators that a collate function may draw from."""
         cuda = self._device.type == "cuda"
         own = [torch.cuda.get_rng_state(self._device)] if cuda else []
-        return [torch.get_rng_state(), *own]
+        plain = torch.tensor([hash(random.getstate()), hash(pickle.dumps(np.random.get_state()))])
+        return [torch.get_rng_state(), *own, plain]

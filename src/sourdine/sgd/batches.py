@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -78,11 +77,7 @@ class Units:
         named: Any = users
         users = named.tolist() if isinstance(named, Tensor | np.ndarray) else named
         for user in users:
-            if (
-                isinstance(user, Tensor)
-                or user is None
-                or (isinstance(user, float) and math.isnan(user))
-            ):
+            if isinstance(user, Tensor) or user is None or not _known(user):
                 raise InputError(
                     f"{user!r} cannot name a user: give a number or a text for every example, and "
                     "leave out examples whose user is not known."
@@ -115,6 +110,14 @@ class Units:
             keys = np.frombuffer(source.bytes(8 * len(own)), dtype=np.uint64)
             own = own[np.sort(np.argsort(keys, kind="stable")[: self.most])]
         return [int(place) for place in own]
+
+
+def _known(user: Any) -> bool:
+    """Whether a name is equal to itself, as numbers that are none, of whatever library, are not."""
+    try:
+        return bool(user == user)  # noqa: PLR0124
+    except TypeError:  # a value of pandas that is missing
+        return False
 
 
 def _sizes(dataset: Dataset) -> list[int] | None:

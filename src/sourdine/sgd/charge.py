@@ -57,6 +57,7 @@ class Charge:
             budget = Budget(max(epsilon * (1 + 1e-9), 1e-9), delta, unit)
         elif delta is not None:
             raise InputError("the budget says what delta is; leave delta= out, or give no budget.")
+        self.taken = False  # by an engine: another would run the steps a second time
         self.ledger = _ledger(budget, folder.path if folder and processes.first else None)
         self.budget = self.ledger.budget
         if self.budget.unit != unit:

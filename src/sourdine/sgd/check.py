@@ -60,6 +60,28 @@ def refuse(model: nn.Module) -> None:
 
 
 @contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Buffers are as before when the block ends, however it does; raises if it has changed one."""
+    before = {name: (x, x.clone()) for name, x in model.named_buffers()}
+    changed: list[str] = []
+    try:
+        yield
+    finally:
+        now = dict(model.named_buffers())
+        for name, (own, kept) in before.items():
+            if name in now and not torch.equal(now[name], kept):
+                changed.append(name)
+                parent, _, last = name.rpartition(".")
+                model.get_submodule(parent)._buffers[last] = own
+                own.data = kept
+    if changed:
+        raise InputError(
+            f"the buffer {changed[0]} changes when the model sees data, and would be released "
+            "without noise; switch that layer's running statistics off."
+        )
+
+
+@contextmanager
 def quiet(model: nn.Module) -> Iterator[None]:
     """Dropout off, everything else as in training: rates of dropout are set to zero for a while."""
     kept: list[tuple[nn.Module, str, float]] = []

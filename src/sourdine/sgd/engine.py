@@ -16,8 +16,10 @@ returns nothing, and nothing of it is kept.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -25,15 +27,15 @@ from torch.utils.data import default_collate
 
 from sourdine import checks, rng
 from sourdine.budget import Budget
-from sourdine.errors import InputError
+from sourdine.errors import CheckError, InputError
 from sourdine.ledger import Ledger
 from sourdine.sgd.adding import Adding, largest
-from sourdine.sgd.agreement import agreement, digest
+from sourdine.sgd.agreement import agreement
 from sourdine.sgd.ahead import Ahead, Lot
 from sourdine.sgd.batches import Collate, Dataset, Units, move, padding
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.charge import Charge, adjacency, planned
-from sourdine.sgd.check import Loss, check_optimizer, compare, refuse
+from sourdine.sgd.check import Loss, check_optimizer, compare, refuse, unchanged
 from sourdine.sgd.clipping import Adaptive, Clip, Flat
 from sourdine.sgd.correlated import CorrelatedNoise, FixedLots
 from sourdine.sgd.folder import Folder
@@ -116,10 +118,7 @@ class Engine(Adding, Resuming):
         self._knowledge, self._to_check = Knowledge(), (1 + _CHECKED_LOTS if check else 0)
         self.graphs = Graphs(model, loss, most_per_user, graphs) if graphs else None
         self._repeats = graphs is unchanging and self._processes.count == 1
-        self._open: Lot | None = None
-        self._ahead = Ahead(self._draw, self._batches, self._device)
-        self._places, self._shapes = None, {}
-        self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
+        self._begin()
 
         unit = "example" if users is None else "user"
         if isinstance(budget, Charge):
@@ -129,6 +128,8 @@ class Engine(Adding, Resuming):
                     f"the plan is made: for {budget.unit}s, and with all that is asked for."
                 )
             self.charge = budget
+            if budget.taken:
+                raise InputError("this plan has an engine already; two would run its steps twice.")
             self._processes.check(budget.lots)
         else:
             lots = planned(lots, lot_size, len(self._units), self._count, records, adjacency(budget))
@@ -156,30 +157,44 @@ class Engine(Adding, Resuming):
         self._save_every = checks.whole("save_every", save_every)
         if canaries is not None:
             canaries.forget()
-        self._folder: Folder | None = None
-        self._reached, self._off_pace, self._over = 0, False, False
         if self.charge.folder is not None:
-            self._facts = agreement(
-                model,
-                optimizer,
-                dataset,
-                settings=(
-                    *(self.charge.event().to_json(), self.clip, batch_size, most_per_user, users),
-                    self._units.sizes,
-                    None if canaries is None else (canaries.count, canaries.scale),
-                    # A compiler chooses by the clock among ways to add up, and a graph may be behind
-                    # a model that is changed on the way: no two runs are alike.
-                    None if graphs is None else b"graphs" if self._repeats else os.urandom(32),
-                ),
-                calls=(loss, collate),
-                rank=self._processes.rank,
-                count=self._processes.count,
-            )
+            self._facts = self._agreed(batch_size, users)
             self._go_on(self.charge.folder)
         if canaries is not None and not len(canaries.coins):
             canaries.toss(self._streams.at("coins"))
             canaries.coins = self._processes.once(lambda: canaries.coins)
         self._processes.share_([*self._parameters.values(), *model.buffers()])
+        self.charge.taken = True
+
+    def _begin(self) -> None:
+        """Nothing was drawn so far."""
+        self._open: Lot | None = None
+        self._ahead = Ahead(self._draw, self._batches, self._device)
+        self._places, self._shapes = None, {}
+        self._beside: list[Tensor] = []  # summed like the gradients, under the same noise
+        self._folder = None
+        self._reached, self._off_pace, self._over = 0, False, False
+        self._mixed, self._process, self._working = False, os.getpid(), threading.Lock()
+
+    def _agreed(self, batch_size: int | None, users: Sequence[Hashable] | None) -> bytes:
+        """A hash of all that decides the steps of this run, see sgd/agreement.py."""
+        canaries = self.canaries
+        return agreement(
+            self.model,
+            self.optimizer,
+            self._units.dataset,
+            settings=(
+                *(self.charge.event().to_json(), self.clip, batch_size, self._units.most, users),
+                self._units.sizes,
+                None if canaries is None else (canaries.count, canaries.scale),
+                # A compiler chooses by the clock among ways to add up, and a graph may be behind
+                # a model that is changed on the way: no two runs are alike.
+                None if self.graphs is None else b"graphs" if self._repeats else os.urandom(32),
+            ),
+            calls=(self.loss, self.collate),
+            rank=self._processes.rank,
+            count=self._processes.count,
+        )
 
     def _check_plan(self) -> None:
         if self._correlated is not None and isinstance(self.clip, Adaptive):
@@ -202,10 +217,11 @@ class Engine(Adding, Resuming):
         """The lots that are left to do; the whole plan is charged before the first is drawn."""
         if self._over:
             raise InputError("this run is over; make a new engine for another one.")
+        self._refuse_others()
         if self._to_check > _CHECKED_LOTS:  # before the charge: a loss that fails costs nothing
-            self._to_check = _CHECKED_LOTS
             if len(self._units.dataset):
                 self._compare([], self._streams.at("first check"))
+            self._to_check = _CHECKED_LOTS
         run = "" if self._folder is None else self._folder.run
         self.charge.reserve(self._streams.kind, run)
         if self._correlated is not None and self._correlated.steps != self.done:
@@ -233,26 +249,33 @@ class Engine(Adding, Resuming):
 
     def step(self, lot: Lot) -> None:
         """One step with this lot: clip, add up, add noise, divide, and let the optimizer move."""
+        if not self._working.acquire(blocking=False):
+            raise InputError("another thread makes a step of this engine; a run has one thread.")
+        try:
+            self._refuse_others()
+            self._step(lot)
+        except CheckError:
+            self._mixed = True
+            raise
+        finally:
+            self._working.release()
+
+    def _step(self, lot: Lot) -> None:
         if self._over:
             raise InputError("this run was stopped; nothing more can be drawn from it.")
         if self._open is None or lot is not self._open:
             raise InputError("this lot was used before, or is of another run; use each lot once.")
         self._open = None
         if self._to_check and len(lot._units):
-            self._to_check -= 1
             self.check(lot)
+            self._to_check -= 1
         self._cut_as_before(lot.step)
         try:
             below = self._sums(lot)
-            how = (self.batch_size, [] if self.graphs is None else self.graphs.made)
-            made = digest(self._processes.hear(how))
-            self._check_made(lot.step, made)
             if self.canaries is not None:
                 name = next(iter(self._parameters))
                 self._beside = [self.canaries.sums(lot._canaries, self.clip, name, self._device)]
-            self.done = lot.step + 1  # whatever interrupts it now, its noise is not drawn twice
             self._finish(lot.step, below)
-            self._pace(lot.step, made)
             self.optimizer.step()
             if isinstance(self.optimizer, AdamW) and self.optimizer.drop():
                 raise InputError(
@@ -267,6 +290,25 @@ class Engine(Adding, Resuming):
             self.optimizer.zero_grad()
             raise
         self.optimizer.zero_grad()
+
+    def _refuse_others(self) -> None:
+        """A run goes on in one process, and no more once its examples were found to be mixed."""
+        if os.getpid() != self._process:
+            raise InputError(
+                "this engine was made in another process, which draws the same noise; make one here."
+            )
+        if self._mixed:
+            raise CheckError(
+                "examples of this run were found to change each other: nothing more is drawn from it. "
+                "Mend the model or the loss and make a new engine; engine.stop('crash') gives back the "
+                "steps that were not run."
+            )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise InputError(
+            "an engine cannot be copied or pickled: both would draw the same noise. Copy the model; to "
+            "go on elsewhere, give the engine a folder."
+        )
 
     def stop(self, because: str = "interrupt") -> None:
         """Ends the run. Reasons are those of Ledger.settle; nothing more can be drawn afterwards.
@@ -308,21 +350,14 @@ class Engine(Adding, Resuming):
         while len(places) < min(_CHECKED, len(dataset)):
             places.append(source.below(len(dataset)))
         rows = [dataset[place] for place in places]
-        buffers = {name: value.clone() for name, value in self.model.named_buffers()}
         sizes = [kind.size for kind in self._kinds(self.batch_size)]
         with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
             padded = padding(self.collate, sizes[-1] if sizes else None)  # as the longest texts are
             together = move(padded(rows), self._device)
             alone = [move(self.collate([row]), self._device) for row in rows]
-            self.loss(self.model, together)  # in training mode: does it change what it keeps?
-            worst = compare(self.model, self.loss, together, alone)
-        for name, value in self.model.named_buffers():
-            if not torch.equal(value, buffers[name]):
-                raise InputError(
-                    f"the buffer {name} changes when the model sees data, and would be released "
-                    "without noise; switch that layer's running statistics off."
-                )
-        return worst
+            with unchanged(self.model):
+                self.loss(self.model, together)  # in training mode: does it change what it keeps?
+                return compare(self.model, self.loss, together, alone)
 
     # One step, in parts
 
@@ -339,10 +374,12 @@ class Engine(Adding, Resuming):
         count = below.float().reshape(1)
         source = self._streams.at("noise", step)
         plain = self._correlated is None and not self._beside and not isinstance(self.clip, Adaptive)
-        if plain and self._processes.count == 1 and self._taken_by_optimizer(deviation, source):
-            return
         released = [*sums, count] if count_noise else sums
         self._processes.add_up_(released)
+        self._note(step, released)
+        self.done = step + 1  # whatever interrupts it now, its noise is not drawn twice
+        if plain and self._processes.count == 1 and self._taken_by_optimizer(deviation, source):
+            return
         if self._processes.first:
             if self._correlated is None:
                 add_noise_(sums, deviation, source)

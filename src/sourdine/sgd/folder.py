@@ -1,14 +1,15 @@
 """A run folder: checkpoints that survive a kill, and a lock against a second run.
 
-The folder holds `run` (a name for the ledger), `checkpoint.pt` (model, optimizer, steps done, the
-reservation in the ledger, no secrets; a hash at its end), `pace` (with which settings the optimizer
-made each step) and `lock` (not on Windows). The key of the random streams lives in the user's config
-folder and is destroyed when the run is over.
+The folder holds `run` (a name for the ledger, and whether it was begun), `checkpoint.pt` (model,
+optimizer, steps done, the reservation in the ledger, no secrets; a hash at its end) and `lock` (not on
+Windows). The key of the random streams lives in the user's config folder, with a note beside it for
+each step that met its noise: a hash of the sums, the optimizer's settings, the size of batches. Both
+belong together, wherever copies of the folder are, and are destroyed when the run is over.
 
 Guarantee: a run that goes on with the same key, data, settings and code draws the same lots and the
-same noise, so steps that were lost and are run again show nothing new. In any other case it takes a
-fresh key, and the steps that may have been run since the last checkpoint are charged once more: all up
-to the next one, as no lot is drawn past it before it is saved.
+same noise for the same sums, so steps that were lost and are run again show nothing new. In any other
+case it takes a fresh key, and the steps that may have been run since the checkpoint are charged once
+more: all up to the next one, as no lot is drawn past it before it is saved, and all that are noted.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from sourdine.rng import Streams
 from sourdine.sgd.processes import Processes
 
 _DIGEST = 32  # bytes at the end of what is saved
-_HASH, _MADE, _MARK = 16, 24, 32  # bytes in `pace` for each step: where its three parts end
+_SUMS, _SIZE, _MARK = 24, 32, 48  # bytes of the note of a step: where its three parts end
 
 
 class Folder:
     """The run folder; process 0 alone reads and writes it, and nothing is written before `take`."""
 
-    WORKING = ("checkpoint.pt", "pace", "run", "lock")
+    WORKING = ("checkpoint.pt", "run", "lock")
     """Files that only a run that goes on needs; whoever hands the folder on removes them."""
 
     def __init__(self, path: str | Path, processes: Processes) -> None:
         self.path, self._processes = Path(path), processes
-        self._lock, self._held = -1, False
+        self._locks, self._held = list[int](), False
         self._seen = self._stamp()
         self.state: dict[str, Any] = processes.once(self._read)
         if self.key.resolve().is_relative_to(self.path.resolve()):
@@ -61,19 +62,40 @@ class Folder:
         return home() / "keys" / f"{self.run}.{self._processes.rank}"
 
     def take(self) -> None:
-        """Locks the folder until the process ends, however it ends, and names the run."""
-        if self._lock >= 0:
+        """Locks the folder and its notes until the process ends, however it ends, and names the run."""
+        if self._locks:
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.path / "lock")
-        if self._lock == -1 or self._stamp() != self._seen:
+        self._locks = [_locked(self.path / "lock")]
+        if -1 in self._locks or self._stamp() != self._seen:
             raise InputError(
                 f"the folder {self.path} is in use by another run; wait for it, or name another folder."
+            )
+        try:
+            self.key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._locks.append(_locked(self._notes))
+        except OSError as error:
+            raise SourdineError(
+                f"{self._notes} cannot be written: {error.strerror}; nothing was drawn."
+            ) from None
+        if -1 in self._locks:
+            raise InputError(
+                f"a copy of the folder {self.path} is in use by another run, with the same noise; wait "
+                "for it, or start in another folder."
             )
         for draft in (*self.path.glob("*.new"), *self.path.glob(".ledger.sqlite.*")):
             draft.unlink(missing_ok=True)  # of a run that was killed while it wrote them
         # The name under which a reservation is found again, before there is any checkpoint.
-        _write(self.path / "run", self.run.encode())
+        self._name(self.begun)
+
+    @property
+    def begun(self) -> bool:
+        """Whether this run has ever had a checkpoint, whatever has become of it."""
+        name = self.path / "run"
+        return name.exists() and name.read_text().split()[1:] == ["begun"]
+
+    def _name(self, begun: bool) -> None:
+        _write(self.path / "run", f"{self.run}{' begun' * begun}".encode())
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -106,6 +128,8 @@ class Folder:
         """Puts a checkpoint in the place of the last one, whole or not at all."""
         last = self._secret()
         new = {"run": self.run, **state}
+        if not self.begun:
+            self._name(begun=True)
         if secret is not None:
             _write(self._secret(new["step"]), _packed(secret))
         _write(self.path / "checkpoint.pt", _packed(new))
@@ -113,45 +137,56 @@ class Folder:
         if last != self._secret():
             last.unlink(missing_ok=True)
 
-    def pace(self, step: int, settings: bytes, made: bytes, batch_size: int) -> bool:
-        """Notes how this step is made; False if the same step was made otherwise before.
+    def note(self, step: int, sums: bytes, settings: bytes, batch_size: int) -> tuple[bool, bool]:
+        """Notes a step before its noise is drawn; whether sums and settings are those of the last time.
 
-        settings: a hash of the optimizer's; made: one of how its batches were made (sgd/graphs.py).
+        sums: a hash of what the noise is added to; settings: one of the optimizer's. Where other sums
+        were noted, their note stays.
 
         Waits for no disk: after a loss of power, steps that are not noted count as made alike.
         """
-        size = batch_size.to_bytes(_MARK - _MADE, "big")
-        mark = settings[:_HASH] + made[: _MADE - _HASH] + size
-        handle = os.open(self.path / "pace", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            before = os.pread(handle, _MARK, step * _MARK)
-            os.pwrite(handle, mark, step * _MARK)
-        except OSError as error:
-            raise _full(self.path / "pace", error) from None
-        finally:
-            os.close(handle)
-        return before in (mark, b"", bytes(_MARK))
+        mark = sums[:_SUMS] + batch_size.to_bytes(_SIZE - _SUMS, "big") + settings[: _MARK - _SIZE]
+        before = self._note(step) or mark
+        alike = before[:_SUMS] == mark[:_SUMS]
+        if alike:
+            handle = os.open(self._notes, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(handle, mark, step * _MARK)
+            except OSError as error:
+                raise _full(self._notes, error) from None
+            finally:
+                os.close(handle)
+        return alike, before[_SIZE:] == mark[_SIZE:]
 
     def batch_size(self, step: int) -> int:
         """In physical batches of which size this step was made; 0 if it was not noted."""
-        return int.from_bytes(self._mark(step)[_MADE:], "big")
+        return int.from_bytes(self._note(step)[_SUMS:_SIZE], "big")
 
-    def made_as(self, step: int, made: bytes) -> bool:
-        """Whether the batches of this step were made in this way before, as far as it was noted."""
-        noted = self._mark(step)[_HASH:_MADE]
-        return noted in (made[: _MADE - _HASH], b"", bytes(_MADE - _HASH))
+    def noted(self) -> int:
+        """How many steps have met the noise of the key, as far as they were noted."""
+        return -(-self._notes.stat().st_size // _MARK) if self._notes.exists() else 0
 
-    def _mark(self, step: int) -> bytes:
-        if not (self.path / "pace").exists():
+    def _note(self, step: int) -> bytes:
+        """The note of a step, or nothing."""
+        if not self._notes.exists():
             return b""
-        with (self.path / "pace").open("rb") as file:
+        with self._notes.open("rb") as file:
             file.seek(step * _MARK)
-            return file.read(_MARK)
+            found = file.read(_MARK)
+        return found if len(found) == _MARK and any(found) else b""
+
+    @property
+    def _notes(self) -> Path:
+        return self.key.with_name(f"{self.run}.0.steps")
 
     def forget(self, step: int) -> None:
         """Drops the notes from this step on: they belong to another key."""
-        if (self.path / "pace").exists():
-            os.truncate(self.path / "pace", step * _MARK)
+        if self._notes.exists():
+            os.truncate(self._notes, min(step * _MARK, self._notes.stat().st_size))
+
+    def destroy_key(self) -> None:
+        """The noise of this key is never drawn again; which steps have met it stays known."""
+        self.key.unlink(missing_ok=True)
 
     def destroy_keys(self) -> None:
         """At the end: from here on nobody can draw this noise again."""
@@ -161,9 +196,10 @@ class Folder:
     def close(self) -> None:
         if self._held:
             return
-        if self._lock >= 0:
-            os.close(self._lock)
-        self._lock = -1
+        for handle in self._locks:
+            if handle >= 0:
+                os.close(handle)
+        self._locks = []
 
     def _secret(self, step: int | None = None) -> Path:
         of = self.state["step"] if step is None else step
@@ -181,8 +217,8 @@ class Folder:
         path = self.path / "checkpoint.pt"
         if not path.exists():
             name = self.path / "run"
-            run = name.read_text() if name.exists() else secrets.token_hex(8)
-            return {"run": run, "step": 0, "reservation": None}
+            found = name.read_text().split() if name.exists() else []
+            return {"run": (found or [secrets.token_hex(8)])[0], "step": 0, "reservation": None}
         state: dict[str, Any] | None = _unpacked(path)
         if state is None:
             raise InputError(

@@ -25,6 +25,8 @@ from torch import Tensor
 
 from sourdine import rng
 
+_PROPORTION = 1e6
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -95,12 +97,18 @@ def belongs(plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False) -
     """Whether G' = v G, for G and G' as (B, ...); see the top of this file.
 
     The bound on an example's error is relative to the norm of its gradient: 1e-4, and 0.05 where some
-    layer runs in half precision, since some GPU kernels add up in a different order each time.
+    layer runs in half precision, since some GPU kernels add up in a different order each time. Where
+    gradients are next to nothing rounding prevails: they count as a share of the largest, but of one
+    that is out of all proportion, behind which others could be mixed, as a share of a common one.
     """
     before = plain.reshape(len(v), -1).float()
-    wrong = weighted.reshape(len(v), -1).float() / v[:, None].float() - before
-    wrong = torch.where(torch.isfinite(wrong), wrong, 0.0)  # what is not finite will be dropped
-    sizes = torch.where(torch.isfinite(before), before, 0.0).norm(dim=1)
+    after = weighted.reshape(len(v), -1).float() / v[:, None].float()
+    there = torch.isfinite(before)  # what is not finite will be dropped
+    before, after = torch.where(there, before, 0.0), torch.where(there, after, 0.0)
+    scale = before.abs().amax().clamp_min(1e-30)  # squares must be finite
+    sizes, wrong = (before / scale).norm(dim=1), ((after - before) / scale).norm(dim=1)
     tolerance, floor = (5e-2, 1e-3) if half else (1e-4, 1e-7)
-    kept: Tensor = wrong.norm(dim=1) <= tolerance * sizes + floor * sizes.max()
+    common = torch.where(sizes > 0, sizes, torch.inf).sort().values[(len(sizes) - 1) // 2]
+    least = torch.minimum(sizes.max(), _PROPORTION * common)
+    kept: Tensor = wrong <= tolerance * sizes + floor * least
     return kept.all()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,8 @@ from sourdine.sgd.tape import AS_IS, CHECKPOINTING, Choice, Key, Record, Tape
 
 Pull = Callable[[Tensor, bool], list[Tensor | None]]
 """pull(cotangent, keep): the gradients of all records, by one backward pass."""
-_DROPPED = 2.0**64  # the square of such a gradient is infinite, and its example adds nothing
+_MANY = 64  # powers of two that weights have
+_HUGE = 2.0**56  # what such weights may well make infinite
 _EVERY = 64  # batches from one proof to the next
 _FEW = 6  # powers of two that weights may have in float16
 _HIGH = 9  # the power of two that its largest number is brought to: with weights on it, 2^14
@@ -124,11 +125,12 @@ def prove(
     """
     kinds = check_graph(values)
     narrow = torch.float16 in kinds
-    v = layouts.weights(len(values), values, powers=_FEW if narrow else 64)
+    v = layouts.weights(len(values), values, powers=_FEW if narrow else _MANY)
     once, again = got, None if narrow else pull(start * v, True)
-    if again is None or not _as_finite(got, again, _DROPPED):
-        narrow, v = True, layouts.weights(len(values), values, powers=_FEW)
-        once, again = _in_float16(got, pull, start, v)
+    if again is None or not _as_finite(got, again):
+        if not narrow and _largest(got) < _HUGE:  # they go through float16 unseen
+            narrow, v = True, layouts.weights(len(values), values, powers=_FEW)
+        once, again = _scaled(got, pull, start, v, narrow)
     half = narrow or any(x.dtype.itemsize < 4 for x in got if x is not None)
     asked = list[tuple[int, layouts.Layout]]()
     answers = list[Tensor]()
@@ -174,40 +176,44 @@ def prove(
     return True
 
 
-def _in_float16(
-    got: list[Tensor | None], pull: Pull, start: Tensor, v: Tensor
+def _scaled(
+    got: list[Tensor | None], pull: Pull, start: Tensor, v: Tensor, narrow: bool
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Gradients for a proof, plain and weighted, of losses times one power of two.
 
     Below 2^-14 numbers of float16 have few digits, which weights do change, and above 2^16 they are
-    infinite, which would hide what the proof looks for. So the largest is brought below that, and what
-    is finite has to stay so.
+    infinite, which would hide what the proof looks for; so are those of single precision above 2^128.
+    So the largest is brought below that, and what is finite has to stay so, however large: an example
+    with such a gradient adds nothing, but rows that are taken for those of others would.
     """
-    there = [x for x in got if x is not None and x.numel()]
-    there = [x for x in there if x.dtype == torch.float16] or there
-    finite = [torch.where(torch.isfinite(x), x, 0).abs().amax().float() for x in there]
-    largest = float(torch.stack(finite).max()) if finite else 0.0
+    largest = narrow and _largest([x for x in got if x is not None and x.dtype == torch.float16])
+    largest = largest or _largest(got)
     if not largest:
         return got, got  # nothing is added up
-    highest = _HIGH - math.frexp(largest)[1]
-    lowest, most = (-14, _FEW) if start.dtype == torch.float16 else (-64, 64)
+    highest = (_HIGH if narrow else _MANY - 4) - math.frexp(largest)[1]
+    lowest, most = (-14, _FEW) if start.dtype == torch.float16 else (-96, 64)
     for power in range(min(highest, most), max(min(highest, most) - 32, lowest) - 1, -4):
         scaled = start * 2.0**power
         once, again = pull(scaled, True), pull(scaled * v, True)
         if _as_finite(got, once) and _as_finite(got, again):
             return once, again
     raise InputError(
-        "gradients in float16 are too far apart to prove that examples are not mixed; run the model in "
-        "bfloat16, or in single precision."
+        "gradients are too far apart to prove that examples are not mixed; run a model in float16 in "
+        "bfloat16, or in single precision, and one in single precision on losses of a common size."
     )
 
 
-def _as_finite(
-    before: list[Tensor | None], after: list[Tensor | None], below: float = math.inf
-) -> bool:
-    """Whether what was finite, and smaller than that, is finite still."""
+def _largest(got: Sequence[Tensor | None]) -> float:
+    """The size of the largest finite number, or zero."""
+    there = [x for x in got if x is not None and x.numel()]
+    finite = [torch.where(torch.isfinite(x), x, 0).abs().amax().float() for x in there]
+    return max((x.item() for x in finite), default=0.0)
+
+
+def _as_finite(before: list[Tensor | None], after: list[Tensor | None]) -> bool:
+    """Whether what was finite is finite still."""
     both = [(x, y) for x, y in zip(before, after, strict=True) if x is not None and y is not None]
-    return all(_told([(torch.isfinite(y) | ~(x.abs() < below)).all() for x, y in both]))
+    return all(_told([(torch.isfinite(y) | ~torch.isfinite(x)).all() for x, y in both]))
 
 
 def _told(answers: list[Tensor]) -> list[bool]:

@@ -1,17 +1,19 @@
 """Stopping a run and going on with it: what an Engine does with its folder.
 
 Guarantee: a step is run again with the same lot, noise and dropout, and then only if data, settings and
-code agree and the optimizer keeps its pace; it shows nothing new and costs nothing more. In any other
-case fresh keys are taken, and every step that may have been run is charged again before going on.
+code agree, the optimizer keeps its pace, and the sums that the noise is added to are the same to the
+bit; it shows nothing new and costs nothing more. In any other case fresh keys are taken, and every step
+that may have been run is charged again before going on.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sourdine import rng
 from sourdine.errors import InputError, SourdineError
@@ -24,6 +26,7 @@ from sourdine.sgd.correlated import CorrelatedNoise
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.sampling import Lots
+from sourdine.sgd.sums import fingerprint
 
 
 class Resuming:
@@ -66,6 +69,9 @@ class Resuming:
         else:
             self._processes.once(lambda: folder.save(*self._state()))
 
+    def _next_save(self, step: int) -> int:
+        return min(self.steps, (step // self._save_every + 1) * self._save_every)
+
     def _state(self) -> tuple[dict[str, Any], Any]:
         """The checkpoint, and what of it must stay secret."""
         state = {
@@ -77,7 +83,7 @@ class Resuming:
             "clip": self.clip.bound,
             "reservation": self.charge.reservation,
             "noise_multiplier": self.charge.noise_multiplier,
-            "save_every": self._save_every,
+            "reached": max(self._reached, self._next_save(self.done)),
             "agreement": self._agreement,
             "canaries": None if self.canaries is None else self.canaries.state(),
         }
@@ -102,6 +108,11 @@ class Resuming:
                 f"the ledger {self.ledger.name} does not know the run in {folder.path}; go on with the "
                 "ledger that it was charged to, or name another folder."
             )
+        if self.charge.reservation is not None and "model" not in folder.state and folder.begun:
+            raise InputError(
+                f"the checkpoint in {folder.path} is gone; bring it back to go on with its run, or "
+                "name another folder for a new one, which is charged anew."
+            )
         self._change_keys(folder, self._streams)  # nothing was drawn so far
 
     def _take_up(self, folder: Folder) -> None:
@@ -122,7 +133,11 @@ class Resuming:
             folder.close()
             self._folder = None
             return
-        self._reached = min(self.steps, (self.done // state["save_every"] + 1) * state["save_every"])
+        reached = state.get("reached")
+        if reached is None:  # saved by an earlier version
+            reached = (self.done // state["save_every"] + 1) * state["save_every"]
+        noted = self._processes.once(folder.noted)
+        self._reached = min(self.steps, max(reached, noted, self.done))
         saved = folder.streams()
         noise = folder.secret() if self._correlated is not None and self.done else {}
         known = saved is not None and noise is not None
@@ -169,8 +184,12 @@ class Resuming:
                 "with a source of its kind."
             )
         self.charge.again(self._reached - self.done, folder.run)
-        self._reached, self._off_pace = self.done, False
-        self._change_keys(folder, fresh)
+        before, self._reached, self._off_pace = (self._reached, self._off_pace), self.done, False
+        try:
+            self._change_keys(folder, fresh)
+        except BaseException:  # the old key may still be there: its steps were run
+            self._reached, self._off_pace = before
+            raise
 
     def _change_keys(self, folder: Folder, streams: rng.Streams) -> None:
         folder.keep(streams)
@@ -188,35 +207,37 @@ class Resuming:
         key = streams.at("agreement").bytes(32)
         return hashlib.blake2b(self._facts, key=key).hexdigest()
 
-    def _pace(self, step: int, made: bytes) -> None:
-        """A step that is run again must move the weights as it did before, or its noise shows them."""
+    def _note(self, step: int, sums: Sequence[Tensor]) -> None:
+        """Before the noise of a step is drawn: a step that is run again must have the same sums.
+
+        Otherwise it would meet its noise a second time, and the difference would be bare. One that
+        moves the weights otherwise than before leads to other sums in the next.
+        """
         folder = self._folder
         if folder is None:
             return
-        settings, size = digest(pace(self.optimizer)), self.batch_size
-        if step < self._reached:
-            self._off_pace |= not self._processes.once(lambda: folder.pace(step, settings, made, size))
-            self._off_pace &= self.done < self._reached  # the last one: nothing follows from it
-        elif self._processes.first:
-            folder.pace(step, settings, made, size)
 
-    def _check_made(self, step: int, made: bytes) -> None:
-        """Before its noise is drawn again: sums that were added up otherwise must not meet it.
+        def noted() -> tuple[bool, bool]:
+            return folder.note(step, fingerprint(sums), digest(pace(self.optimizer)), self.batch_size)
 
-        made: a hash of how the lot was cut into batches, and which of them were made by graphs.
-        """
-        folder = self._folder
-        if folder is None or step >= self._reached:
+        if step >= self._reached:
+            if self._processes.first:
+                folder.forget(step)  # of a try that ended before its noise was drawn
+                noted()
             return
-        if not self._processes.once(lambda: folder.made_as(step, made)):
-            folder.destroy_keys()
+        alike, on_pace = self._processes.once(noted)
+        if not alike:
+            folder.destroy_key()
             folder.close()
             self._folder, self._over = None, True
             raise SourdineError(
-                "this step was made in other batches or by other graphs before, and cannot be repeated "
-                "to the bit. Start the same command again: it takes fresh keys, and is charged for the "
-                "steps since its last save once more."
+                "this step has other sums than before: it was made in other batches or graphs, or "
+                "something has changed unseen. They must not meet the same noise. Start the same "
+                "command again: it takes fresh keys, and is charged for the steps since its last save "
+                "once more."
             )
+        self._off_pace |= not on_pace
+        self._off_pace &= step + 1 < self._reached  # the last one: nothing follows from it
 
     def _cut_as_before(self, step: int) -> None:
         """Batches of another size, after memory ran out, give sums that differ in their last bits."""

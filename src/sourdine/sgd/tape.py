@@ -239,18 +239,23 @@ MOVING = {
 
 
 def _moves(tape: Tape, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call moves rows that lead to the losses as other tensors say.
+    """Whether a call moves rows that lead to the losses as data say: tensors, or lists of places.
 
-    A lookup row by row is no move: x[arange(B), places], or a gather that leaves the examples alone.
+    What is written is moved as well as what is read. A lookup row by row is no move: x[arange(B),
+    places], or a gather that leaves the examples alone.
     """
     moved, *rest = args
-    if not isinstance(moved, Tensor) or not moved.requires_grad or tape.tracks(moved):
+    many = [x for x in tensors((moved, *rest[-1:]), kwargs) if x.requires_grad and not tape.tracks(x)]
+    if not isinstance(moved, Tensor) or not many:
         return False
-    if not any(not x.requires_grad for x in tensors(rest, kwargs)):
+    places = rest[0] if rest else None
+    first = places[0] if isinstance(places, tuple) and places else places
+    if isinstance(first, list) and first and all(isinstance(x, int) for x in first):
+        first = torch.tensor(first, device=moved.device)
+    elif not any(not x.requires_grad for x in tensors(rest, kwargs)):
         return False
     if not rest:
         return True
-    first = rest[0][0] if isinstance(rest[0], tuple) and rest[0] else rest[0]
     if isinstance(first, Tensor) and first.dtype == torch.int64 and first.dim() == 1:
         order = torch.arange(len(moved), device=first.device)
         return first.shape != order.shape or tape.holds((first != order).any())
