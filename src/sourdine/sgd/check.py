@@ -61,8 +61,9 @@ def refuse(model: nn.Module) -> None:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Buffers are as before when the block ends, however it does; raises if it has changed one."""
+    """Buffers are as before when the block ends, however it does; raises if something was changed."""
     before = {name: (x, x.clone()) for name, x in model.named_buffers()}
+    versions = {name: (id(x), x._version) for name, x in model.named_parameters()}
     changed: list[str] = []
     try:
         yield
@@ -79,6 +80,12 @@ def unchanged(model: nn.Module) -> Iterator[None]:
             f"the buffer {changed[0]} changes when the model sees data, and would be released "
             "without noise; switch that layer's running statistics off."
         )
+    for name, x in model.named_parameters():
+        if versions.get(name) != (id(x), x._version):
+            raise InputError(
+                f"{name} is changed when the model sees data, and is no more what it was before: it "
+                "would be released without noise. Set it from public data, and make the model anew."
+            )
 
 
 @contextmanager
