@@ -65,3 +65,11 @@ def test_a_rate_at_which_hardly_anyone_is_drawn() -> None:
     """Once, a window far narrower than one step's losses asked for more memory than there is."""
     plan = calibrate(Budget(1.0, 1e-6), rate=1e-10, steps=100)
     assert plan.epsilon.upper <= 1.0
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.01, 4), (0.0116667, 4), (0.02, 2), (0.005, 20)])
+def test_little_of_a_budget_is_left_by_a_few_steps_at_a_small_rate(rate: float, steps: int) -> None:
+    """A coarse grid costs them at three times the truth: a third of the budget was once left over."""
+    for adjacency in ("zero-out", "add-remove"):
+        plan = calibrate(Budget(3.0, 1e-6, adjacency=adjacency), rate=rate, steps=steps)
+        assert 3.0 * (1 - 1e-3) <= plan.epsilon.upper <= 3.0

@@ -71,6 +71,13 @@ class Runs:
     def reached(self, name: str) -> Callable[[], bool]:
         return (self.out / name).exists
 
+    def stepping(self) -> bool:
+        """Whether a step was noted beside its key."""
+        name = self.out / "run"
+        run = name.read_text().split() if name.exists() else []
+        notes = Path(os.environ["SOURDINE_HOME"]) / "keys" / f"{(run or ['none'])[0]}.0.steps"
+        return notes.exists() and notes.stat().st_size > 0
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -134,7 +141,7 @@ def test_a_run_killed_again_and_again_is_charged_once(runs: Runs) -> None:
 
 def test_ctrl_c_says_how_to_go_on(runs: Runs) -> None:
     child = runs.start(steps=400)
-    wait_for(runs.reached("pace"), child)
+    wait_for(runs.stepping, child)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGINT)
     child.join(PATIENCE)
@@ -148,7 +155,7 @@ def test_ctrl_c_says_how_to_go_on(runs: Runs) -> None:
 
 def test_a_folder_in_use_is_refused_and_its_run_undisturbed(runs: Runs) -> None:
     child = runs.start(steps=400)
-    wait_for(runs.reached("pace"), child)
+    wait_for(runs.stepping, child)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGSTOP)  # in the middle of its training for as long as this looks
     try:

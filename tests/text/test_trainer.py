@@ -298,7 +298,7 @@ def test_memory_that_runs_out_halves_the_batch(
 
     monkeypatch.setattr(adding_room, "clipped_sum", small)
     run = trainer(data, model, trains="bitfit", batch_size=64, steps=2).fit()
-    assert sizes[:3] == [64, 32, 16] and max(sizes[3:]) == 16
+    assert 32 < sizes[0] <= 64 and 16 < sizes[1] <= 32 and 8 < max(sizes[2:]) <= 16
     assert verify(run.folder).passed
     monkeypatch.setattr(adding_room, "clipped_sum", _always_full)
     with pytest.raises(InputError, match="one unit alone does not fit"):

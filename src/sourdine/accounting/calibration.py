@@ -85,7 +85,12 @@ def least_noise(budget: Budget, plan: Callable[[float], Event]) -> float:
 
 def _cost(budget: Budget, event: Event) -> float:
     accuracy = 0.2 * _CLOSE * budget.epsilon
-    return curve(event, budget.adjacency, accuracy=accuracy).epsilon_upper(budget.delta)
+    found = curve(event, budget.adjacency, accuracy=accuracy).epsilon_upper(budget.delta)
+    if found > 1.05 * budget.epsilon:
+        # Of a few steps at a small rate, a coarse grid does not keep the accuracy it is chosen for.
+        finer = curve(event, budget.adjacency).epsilon_upper(budget.delta)
+        found = finer if finer < 0.9 * found else found
+    return found
 
 
 def _smallest(budget: Budget, event: Callable[[float], Event], least: float = 1e-3) -> float:

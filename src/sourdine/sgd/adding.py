@@ -226,7 +226,11 @@ class Adding:
 
     @contextmanager
     def _reseeded(self, step: int) -> Iterator[None]:
-        """Dropout from the step's own stream: a step that is run again must be the same step."""
+        """Dropout from the step's own stream: a step that is run again must be the same step.
+
+        So must what some models draw from Python's or numpy's generator, such as masks; as everywhere,
+        these are as they were afterwards.
+        """
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices):
             seed = self._streams.at("model", step).below(1 << 63)
@@ -235,8 +239,8 @@ class Adding:
                 with torch.cuda.device(self._device):
                     torch.cuda.manual_seed(seed)
             plain, numbers = random.getstate(), np.random.get_state()
-            random.seed(seed)
-            np.random.seed(seed % (1 << 32))  # some models of transformers draw there
+            random.setstate(random.Random(seed).getstate())
+            np.random.set_state(np.random.RandomState(seed % (1 << 32)).get_state())
             try:
                 yield
             finally:

@@ -27,6 +27,8 @@ class Charge:
     apart: what units meet that the steps never meet; see ParallelEvent.
     """
 
+    engines: float = 1  # that run its steps
+
     def __init__(
         self,
         budget: Budget | Ledger | None,
@@ -46,6 +48,7 @@ class Charge:
         self.also, self.apart, self.folder, self.processes = also, apart, folder, processes
         self.reservation: int | None = None
         self.kind, self.reserved, self.settled = "", "", False
+        self._engines = 0
         self.run_again: Event = NOTHING  # steps that were run twice, charged by themselves
         if noise_multiplier is not None:
             self.noise_multiplier = checks.positive("noise_multiplier", noise_multiplier)
@@ -57,7 +60,6 @@ class Charge:
             budget = Budget(max(epsilon * (1 + 1e-9), 1e-9), delta, unit)
         elif delta is not None:
             raise InputError("the budget says what delta is; leave delta= out, or give no budget.")
-        self.taken = False  # by an engine: another would run the steps a second time
         self.ledger = _ledger(budget, folder.path if folder and processes.first else None)
         self.budget = self.ledger.budget
         if self.budget.unit != unit:
@@ -74,6 +76,12 @@ class Charge:
             self.noise_multiplier = float(folder.state["noise_multiplier"])
         elif noise_multiplier is None:
             self.noise_multiplier = processes.once(self._least)
+
+    def take(self) -> None:
+        """An engine runs the steps of this plan; a second one would run them a second time."""
+        self._engines += 1
+        if self._engines > self.engines:
+            raise InputError("this plan has an engine already; a second would run its steps again.")
 
     def event(self, steps: int | None = None, noise: float | None = None) -> Event:
         """What the plan costs with so many steps, by default all of them."""
@@ -114,8 +122,10 @@ class Charge:
                 middle = (low * least) ** 0.5
                 fits = self.ledger.fits(self.event(noise=middle))
                 low, least = (low, middle) if fits else (middle, least)
+        more = 1e-5
         while not self.ledger.fits(self.event(noise=least)):
-            least *= 1 + 1e-5  # the search stops close to the budget; the ledger's word counts
+            least *= 1 + more  # the search stops close to the budget; the ledger's word counts
+            more *= 2
         return least
 
     def reserve(self, source: str, run: str) -> None:

@@ -128,8 +128,6 @@ class Engine(Adding, Resuming):
                     f"the plan is made: for {budget.unit}s, and with all that is asked for."
                 )
             self.charge = budget
-            if budget.taken:
-                raise InputError("this plan has an engine already; two would run its steps twice.")
             self._processes.check(budget.lots)
         else:
             lots = planned(lots, lot_size, len(self._units), self._count, records, adjacency(budget))
@@ -164,7 +162,7 @@ class Engine(Adding, Resuming):
             canaries.toss(self._streams.at("coins"))
             canaries.coins = self._processes.once(lambda: canaries.coins)
         self._processes.share_([*self._parameters.values(), *model.buffers()])
-        self.charge.taken = True
+        self.charge.take()
 
     def _begin(self) -> None:
         """Nothing was drawn so far."""

@@ -97,6 +97,8 @@ class SelectionCharge(Charge):
     inside: what every unit meets in each trial beside the steps.
     """
 
+    engines = float("inf")  # one for each trial, and nobody knows how many there will be
+
     def __init__(self, trials: RandomTrials, inside: Event, *given: Any, **named: Any) -> None:
         self._trials, self._inside = trials, inside
         super().__init__(*given, **named)
