@@ -722,6 +722,19 @@ def test_only_data_that_can_be_drawn_from_is_taken() -> None:
         engine(data=torch.utils.data.DataLoader(DATA, batch_size=4))
     with pytest.raises(InputError, match="len"):
         engine(data=(row for row in DATA))
+    with pytest.raises(InputError, match="a DataFrame has columns"):
+        engine(data=pytest.importorskip("pandas").DataFrame({"x": [1.0]}))
+
+
+def test_what_is_no_model_no_function_and_no_folder_is_said(tmp_path: Any) -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    with pytest.raises(InputError, match=r"must be a torch.nn.Module, not int"):
+        Engine(3, optimizer, DATA, None, loss=losses)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="must be functions"):
+        engine(loss=None)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be a run folder"):
+        engine(folder=tmp_path / "file")
 
 
 def test_a_paused_run_goes_on_from_its_folder(tmp_path: Any) -> None:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -557,6 +558,22 @@ def test_a_step_made_without_its_graph_the_second_time_never_meets_its_noise(
     resumed = run(engine(tmp_path / "run", graphs=unchanging))
     assert resumed.done == resumed.steps
     assert again(tmp_path / "run", resumed) == [7]
+
+
+@pytest.mark.parametrize("where", ["inside", "around"])
+def test_autocast_around_a_step_is_the_same_as_in_its_loss(where: str) -> None:
+    """A graph is traced under it, and held against the eager code, which is under it as well."""
+
+    def half(model: Any, batch: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16) if where == "inside" else nullcontext():
+            return nn.functional.cross_entropy(model(batch[0]).float(), batch[1], reduction="none")
+
+    of = engine(None, loss=half, graphs=traced, check=False)
+    with torch.autocast("cpu", torch.bfloat16, enabled=where == "around"):
+        for lot in of.lots():
+            of.step(lot)
+            assert all(of.graphs.made), of.graphs.reasons
+    assert all(graph.half for graph in of.graphs._graphs.values())
 
 
 class KeepsGradients(torch.optim.SGD):

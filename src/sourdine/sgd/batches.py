@@ -66,6 +66,11 @@ class Units:
             )
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise InputError("a dataset must have len() and examples by their places, as a list has.")
+        if hasattr(dataset, "iloc"):
+            raise InputError(
+                "a DataFrame has columns by their names; give its rows, such as "
+                "frame.to_dict('records'), with a collate function that makes tensors of them."
+            )
         self.dataset = dataset
         self.sizes = _sizes(dataset)
         self.most = checks.whole("most_per_user", most)

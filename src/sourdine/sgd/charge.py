@@ -241,5 +241,8 @@ def _ledger(budget: Budget | Ledger, folder: Path | None) -> Ledger:
         return budget
     if folder is None:
         return Ledger(None, budget)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be a run folder: {error.strerror}.") from None
     return Ledger(folder / "ledger.sqlite", budget)

@@ -27,6 +27,8 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 def refuse(model: nn.Module) -> None:
     """Raises InputError for a model that no per-example clipping can make private, with what to do."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model must be a torch.nn.Module, not {type(model).__name__}.")
     if hasattr(model, "module") and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
         raise InputError("give the engine the plain model (model.module): it adds up by itself.")
     if type(model).__name__ == "OptimizedModule":

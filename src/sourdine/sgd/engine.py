@@ -105,6 +105,8 @@ class Engine(Adding, Resuming):
         graphs: Compiler | None = None,
     ) -> None:
         refuse(model)
+        if not (callable(loss) and callable(collate)):
+            raise InputError("loss(model, batch) and collate(examples) must be functions.")
         self.model, self.optimizer, self.loss = model, optimizer, loss
         self.steps = checks.whole("steps", budget.steps if isinstance(budget, Charge) else steps or 0)
         self.clip = clip if isinstance(clip, Clip) else Flat(clip)

@@ -65,11 +65,15 @@ class Folder:
         """Locks the folder and its notes until the process ends, however it ends, and names the run."""
         if self._locks:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be a run folder: {error.strerror}.") from None
         self._locks = [_locked(self.path / "lock")]
         if -1 in self._locks or self._stamp() != self._seen:
             raise InputError(
-                f"the folder {self.path} is in use by another run; wait for it, or name another folder."
+                f"the folder {self.path} is in use by another run; wait, or name another folder. "
+                "If that is an engine of this process, engine.pause() lets go of it."
             )
         try:
             self.key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

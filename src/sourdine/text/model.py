@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,8 @@ class TextModel:
 
     def scores(self, *texts: Sequence[str], batch_size: int = 64) -> torch.Tensor:
         """Logits, on the CPU."""
-        texts = tuple(column if isinstance(column, str) else list(column or ()) for column in texts)
+        known = (isinstance(column, Iterable) and not isinstance(column, str) for column in texts)
+        texts = tuple(list(column) if many else "" for column, many in zip(texts, known, strict=True))
         wrong = any(isinstance(column, str) for column in texts)
         wrong |= any(not isinstance(text, str) for column in texts for text in column)
         if len(texts) != self.texts or wrong or len({len(column) for column in texts}) > 1:
@@ -69,7 +71,16 @@ class TextModel:
         return found
 
     def save(self, folder: Path) -> None:
-        """The encoder and tokenizer as transformers saves them, the rest beside them."""
+        """The encoder and tokenizer as transformers saves them, the rest beside them.
+
+        OSError where they cannot be written; safetensors has an error of its own for a full disk.
+        """
+        try:
+            self._save(folder)
+        except SafetensorError as error:
+            raise OSError(errno.EIO, f"the weights could not be written ({error})") from None
+
+    def _save(self, folder: Path) -> None:
         with quiet():
             self.network.encoder.save_pretrained(folder)  # type: ignore[operator]
             self.tokenizer.save_pretrained(folder)
