@@ -90,7 +90,8 @@ class Fixed(run.OursCompiled):
         fused = self.labels.is_cuda
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=run.RATE, fused=fused)
         ones = torch.ones(self.rows, device=self.labels.device)
-        cut = zip(self.labels.split(self.rows), self.inputs["input_ids"].split(self.rows), strict=True)
+        labels, ids = self.labels[: self.lot_size], self.inputs["input_ids"][: self.lot_size]
+        cut = zip(labels.split(self.rows), ids.split(self.rows), strict=True)
         # Copies: a graph is for tensors that begin where their memory does.
         own = [{"labels": labels.clone(), "input_ids": ids.clone()} for labels, ids in cut]
         self.parts = [Batch(data, ones, self.rows, True) for data in own]

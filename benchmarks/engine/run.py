@@ -160,8 +160,13 @@ class OursCompiled(OursSecure):
         super().prepare()
         self.optimizer = adamw(self.model)
         self.sums = Sums(x for x in self.model.parameters() if x.requires_grad)
-        ones = torch.ones(self.lot_size, device=self.labels.device)
-        self.whole = Batch((self.inputs, self.labels), ones, self.lot_size, True)
+        full = self.lot_size not in self.inputs["input_ids"].shape[1:]
+        if not full:  # as an Engine does (sgd/batches.py): one more, of weight 0
+            self.inputs = {name: torch.cat([x, x[:1]]) for name, x in self.inputs.items()}
+            self.labels = torch.cat([self.labels, self.labels[:1]])
+        weights = torch.ones(len(self.labels), device=self.labels.device)
+        weights[self.lot_size :] = 0
+        self.whole = Batch((self.inputs, self.labels), weights, len(weights), full)
         self.graphs, self.flat = (
             Graphs(self.model, self.loss, compiler=self.compiler()),
             Flat(self.clip),
@@ -180,7 +185,13 @@ class OursCompiled(OursSecure):
 
     def eagerly(self) -> object:
         self.sums.show()
-        return self.clipped_sum(self.model, self.losses, self.clip, knowledge=self.knowledge)
+        return self.clipped_sum(
+            self.model,
+            self.losses,
+            self.clip,
+            weights=None if self.whole.full else self.whole.weights,
+            knowledge=self.knowledge,
+        )
 
     def step(self) -> None:
         self.sums.begin(shown=False)
