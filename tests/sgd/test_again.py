@@ -27,6 +27,7 @@ from sourdine.ledger import Ledger
 from sourdine.rng import seeded
 from sourdine.sgd import Engine
 from sourdine.sgd.charge import Charge, poisson
+from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.sums import fingerprint
 
@@ -320,6 +321,90 @@ def test_a_plan_is_run_once() -> None:
     run(made())
     with pytest.raises(InputError, match="has an engine already"):
         made()
+
+
+@pytest.mark.parametrize("what", ["stop", "pause"])
+def test_what_is_asked_for_during_a_step_waits_for_its_end(what: str, tmp_path: Path) -> None:
+    """By a signal's handler, say: the step draws its noise, so it is counted and noted."""
+    calls = [0]
+
+    def asking(model: Any, batch: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 12:
+            of.stop("clock") if what == "stop" else of.pause()
+        return loss(model, batch)
+
+    of = engine(tmp_path / "run", loss=asking, check=False)
+    made = 0
+    for lot in of.lots():
+        before = next(of.model.parameters()).detach().clone()
+        of.step(lot)
+        made += not torch.equal(before, next(of.model.parameters()))
+        if calls[0] >= 12:
+            break
+    with pytest.raises(InputError):
+        next(of.lots())
+    settled = [x for x in of.ledger.history() if x.kind == "settle"]
+    if what == "stop":
+        assert [count for _, count in settled[0].event.parts] == [made]
+    else:
+        assert (
+            not settled and engine(tmp_path / "run", loss=asking, check=False)._folder.noted() == made
+        )
+
+
+def test_a_disk_that_is_full_at_the_first_save_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the plan was reserved before there was an engine, as the Trainer does."""
+
+    def charged() -> tuple[Charge, Folder]:
+        folder = Folder(tmp_path / "run", Processes())
+        folder.take()
+        plan: dict[str, Any] = {"unit": "example", "noise_multiplier": 2.0, "delta": None, "label": "x"}
+        lots = poisson(8, 64, None, "zero-out")
+        charge = Charge(Budget(9, 1e-6), lots, 5, folder=folder, processes=Processes(), **plan)
+        charge.reserve("secure", folder.run)
+        return charge, folder
+
+    def made(charge: Charge) -> Engine:
+        model = network()
+        return Engine(model, torch.optim.SGD(model.parameters(), lr=0.1), rows(), charge, loss=loss)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(
+            "sourdine.sgd.folder._packed", lambda state: (_ for _ in ()).throw(OSError("full"))
+        )
+        made(charged()[0])
+    assert run(made(charged()[0])).done == 5
+
+
+def test_a_file_system_without_locks_has_no_copy_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    real = fcntl.flock
+
+    def flock(handle: int, how: int) -> None:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".steps"):
+            raise OSError(38, "Function not implemented")
+        real(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert run(engine(tmp_path / "run")).done == 20
+
+
+def test_a_folder_that_could_not_be_taken_is_not_taken(tmp_path: Path, home: Path) -> None:
+    of = engine(tmp_path / "run")
+    late = Folder(tmp_path / "run", Processes())
+    for _ in range(2):
+        with pytest.raises(InputError, match="in use"), late.held():
+            pass
+    run(of)
+    with Folder(tmp_path / "run", Processes()).held():
+        pass
+    assert not list((home / "keys").iterdir())
 
 
 # A refusal is not forgotten

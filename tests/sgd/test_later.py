@@ -96,23 +96,46 @@ def test_a_weight_that_begins_to_follow_the_data(kind: str) -> None:
     assert of.done < 12
 
 
-class ActNorm(nn.Module):
-    """Trained weights that are set from the first batch."""
+class MadeAnew(nn.Module):
+    """A buffer that every forward pass makes anew, of the same values, as some of transformers do."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.loc, self.ready = nn.Parameter(torch.zeros(4)), False
+        self.register_buffer("pace", torch.ones(8))
+
+    def forward(self, x: Any) -> Any:
+        self.register_buffer("pace", torch.where(self.pace > 0, self.pace, 1.0))
+        return x * self.pace
+
+
+def test_a_buffer_of_the_same_values_is_the_same() -> None:
+    model = Frozen(MadeAnew())
+    with torch.inference_mode():
+        model.body[1].pace = torch.ones(8)
+    of = engine(model)
+    for lot in of.lots():
+        of.step(lot)
+    assert of.done == 12
+
+
+class ActNorm(nn.Module):
+    """Trained weights that are set from the first batch."""
+
+    def __init__(self, unseen: bool) -> None:
+        super().__init__()
+        self.loc, self.ready, self.unseen = nn.Parameter(torch.zeros(4)), False, unseen
 
     def forward(self, x: Any) -> Any:
         if not self.ready:
             with torch.no_grad():
-                self.loc.copy_(-x.mean(0))
+                (self.loc.data if self.unseen else self.loc).copy_(-x.mean(0))
             self.ready = True
         return x + self.loc
 
 
-def test_weights_that_are_set_from_data_are_refused_before_the_charge() -> None:
-    of = engine(nn.Sequential(ActNorm(), nn.Linear(4, 1)))
+@pytest.mark.parametrize("unseen", [False, True])
+def test_weights_that_are_set_from_data_are_refused_before_the_charge(unseen: bool) -> None:
+    of = engine(nn.Sequential(ActNorm(unseen), nn.Linear(4, 1)))
     with pytest.raises(InputError, match=r"0.loc is changed when the model sees data"):
         next(of.lots())
     assert not of.ledger.history()
@@ -190,10 +213,14 @@ class Sorted(nn.Module):
 
     def forward(self, x: Any, lengths: Any) -> Any:
         order = torch.argsort(lengths, descending=True, stable=True)
-        if self.way == "lists":
+        if self.way in ("lists", "numpy", "time first"):
             places = order.tolist()
+            back = [places.index(i) for i in range(len(x))]
+            if self.way == "time first":
+                h = torch.tanh(self.first(x[None][:, places]))
+                return self.last(h[:, back])[0]
             h = torch.tanh(self.first(x[places]))
-            return self.last(h[[places.index(i) for i in range(len(x))]])
+            return self.last(h[np.array(back) if self.way == "numpy" else back])
         h = torch.tanh(self.first(x[order]))
         out = torch.zeros_like(h)
         if self.way == "written":
@@ -205,7 +232,7 @@ class Sorted(nn.Module):
         return self.last(out)
 
 
-@pytest.mark.parametrize("way", ["lists", "written", "added", "copied"])
+@pytest.mark.parametrize("way", ["lists", "numpy", "time first", "written", "added", "copied"])
 def test_rows_that_are_moved_and_put_back_are_never_taken_for_others(way: str) -> None:
     """Either the sum is that of brute force, or it is refused: also where they were never moved before."""
     made, net, knowledge = torch.Generator().manual_seed(4), Sorted(way), Knowledge()

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import sourdine  # noqa: E402
 from sourdine.sgd.agreement import digest  # noqa: E402
-from sourdine.sgd.precision import fast_products, full_precision, settings, single_precision  # noqa: E402
+from sourdine.sgd.precision import _places, fast_products, full_precision, settings, single_precision  # noqa: E402
 
 CPU = torch.device("cpu")
 NEWER = (
@@ -23,6 +23,11 @@ NEWER = (
     ("backends.cudnn.conv", "ieee"),
     ("backends", "tf32"),
 )
+
+
+def apart() -> dict[str, str]:
+    own = [Path(__file__).parent, Path(sourdine.__file__).parents[1]]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, own))}
 
 
 def place_of(name: str) -> Any:
@@ -35,6 +40,23 @@ def place_of(name: str) -> Any:
 def told() -> tuple[str, ...]:
     found = (place_of(name).fp32_precision for name, _ in NEWER[:-1])
     return tuple("ieee" if x == "none" else x for x in found)  # what nobody has told means the same
+
+
+def older(_: str) -> None:
+    """The older name of torch's for one place says nothing of the others, and must not after it."""
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.backends.mkldnn.conv.fp32_precision = "bf16"
+    before = digest(settings(CPU))
+    with single_precision():
+        assert {place.fp32_precision for place in _places()} == {"ieee"}
+    assert digest(settings(CPU)) == before
+
+
+def test_settings_by_the_older_name_are_left_as_they_are() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import test_precision as x; x.older('')"], env=apart(), check=False
+    )
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("asked", ["highest", "high", "medium"])
@@ -72,10 +94,8 @@ def newer(name: str, value: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), NEWER)
 def test_an_engine_runs_where_torch_was_told_by_its_newer_names(name: str, value: str) -> None:
-    own = [Path(__file__).parent, Path(sourdine.__file__).parents[1]]
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, own))}
     code = f"import test_precision as x; x.newer({name!r}, {value!r})"
-    subprocess.run([sys.executable, "-c", code], check=True, env=here)
+    subprocess.run([sys.executable, "-c", code], check=True, env=apart())
 
 
 @pytest.mark.parametrize(

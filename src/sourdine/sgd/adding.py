@@ -24,7 +24,7 @@ from sourdine import rng
 from sourdine.errors import InputError
 from sourdine.sgd.ahead import Ahead, Lot
 from sourdine.sgd.batches import Batch, Collate, Units, batches
-from sourdine.sgd.check import Loss, refuse
+from sourdine.sgd.check import Loss, refuse, version
 from sourdine.sgd.clipped import Clipped, clipped_sum
 from sourdine.sgd.clipping import Adaptive, Clip
 from sourdine.sgd.gradients import trained
@@ -190,16 +190,19 @@ class Adding:
         there = batch.weights.view(-1, most).amax(1) > 0
         return torch.where(there, (norms <= self.clip.bound).float() - 0.5, 0.0).sum()
 
-    def _kept(self) -> list[tuple[str, Tensor, int]]:
-        """What a model keeps from batch to batch, and whether it was changed: by its version."""
-        named = (*self.model.named_parameters(), *self.model.named_buffers())
-        return [(name, x, x._version) for name, x in named]
+    def _kept(self) -> dict[str, tuple[Tensor, int, Tensor | None]]:
+        """What a model keeps from batch to batch: tensors, their versions, the values of buffers."""
+        weights = {name: (x, version(x), None) for name, x in self.model.named_parameters()}
+        return weights | {name: (x, version(x), x.clone()) for name, x in self.model.named_buffers()}
 
-    def _check_kept(self, before: list[tuple[str, Tensor, int]]) -> None:
+    def _check_kept(self, before: dict[str, tuple[Tensor, int, Tensor | None]]) -> None:
         """Whether the model is as it was before the lot; what it keeps of it would get no noise."""
-        after = {name: x for name, x, _ in self._kept()}
-        for name, x, version in before:
-            if after.get(name) is not x or x._version != version:
+        after = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        for name, (x, number, values) in before.items():
+            now = after.get(name)
+            if now is x and version(x) == number:
+                continue
+            if now is None or values is None or not torch.equal(now, values):  # made anew, perhaps
                 raise InputError(
                     f"{name} was changed while the model saw this lot, and would be released without "
                     "noise: this model is not private any more. Begin again from the weights before, "

@@ -146,7 +146,7 @@ def _code(call: Any, known: set[int]) -> Any:
     near = [
         x for x in named if not isinstance(x, FunctionType | type) or x.__module__ == call.__module__
     ]
-    cells = [cell.cell_contents for cell in call.__closure__ or ()]
+    cells = [_read(cell, "cell_contents") for cell in call.__closure__ or ()]  # some are empty as yet
     given = (cells, call.__defaults__, call.__kwdefaults__, near, vars(call))
     return [_instructions(call.__code__), [_value(x, known) for x in given]]
 

@@ -21,6 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from sourdine.errors import CheckError, InputError
 from sourdine.sgd.gradients import check_losses, gradients, trained
+from sourdine.sgd.sums import fingerprint
 
 Loss = Callable[[nn.Module, Any], Tensor]
 
@@ -61,11 +62,16 @@ def refuse(model: nn.Module) -> None:
             )
 
 
+def version(x: Tensor) -> int:
+    """How often a tensor was changed in place, as far as torch knows."""
+    return -1 if x.is_inference() else x._version
+
+
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """Buffers are as before when the block ends, however it does; raises if something was changed."""
     before = {name: (x, x.clone()) for name, x in model.named_buffers()}
-    versions = {name: (id(x), x._version) for name, x in model.named_parameters()}
+    weights = {name: (id(x), fingerprint([x])) for name, x in model.named_parameters()}
     changed: list[str] = []
     try:
         yield
@@ -83,7 +89,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
             "without noise; switch that layer's running statistics off."
         )
     for name, x in model.named_parameters():
-        if versions.get(name) != (id(x), x._version):
+        if weights.get(name) != (id(x), fingerprint([x])):
             raise InputError(
                 f"{name} is changed when the model sees data, and is no more what it was before: it "
                 "would be released without noise. Set it from public data, and make the model anew."

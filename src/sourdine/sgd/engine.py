@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -157,6 +158,7 @@ class Engine(Adding, Resuming):
         self._save_every = checks.whole("save_every", save_every)
         if canaries is not None:
             canaries.forget()
+        self.charge.take()
         if self.charge.folder is not None:
             self._facts = self._agreed(batch_size, users)
             self._go_on(self.charge.folder)
@@ -164,7 +166,6 @@ class Engine(Adding, Resuming):
             canaries.toss(self._streams.at("coins"))
             canaries.coins = self._processes.once(lambda: canaries.coins)
         self._processes.share_([*self._parameters.values(), *model.buffers()])
-        self.charge.take()
 
     def _begin(self) -> None:
         """Nothing was drawn so far."""
@@ -175,6 +176,7 @@ class Engine(Adding, Resuming):
         self._folder = None
         self._reached, self._off_pace, self._over = 0, False, False
         self._mixed, self._process, self._working = False, os.getpid(), threading.Lock()
+        self._later: Callable[[], None] | None = None  # what was asked for during a step
 
     def _agreed(self, batch_size: int | None, users: Sequence[Hashable] | None) -> bytes:
         """A hash of all that decides the steps of this run, see sgd/agreement.py."""
@@ -259,6 +261,9 @@ class Engine(Adding, Resuming):
             raise
         finally:
             self._working.release()
+            later, self._later = self._later, None
+            if later is not None:
+                later()
 
     def _step(self, lot: Lot) -> None:
         if self._over:
@@ -314,8 +319,12 @@ class Engine(Adding, Resuming):
         """Ends the run. Reasons are those of Ledger.settle; nothing more can be drawn afterwards.
 
         "interrupt", "clock" and "crash" give back the steps that were not run; "outputs" (stopped for
-        what the model showed) does not.
+        what the model showed) does not. From within a step (a signal's handler, say)
+        it waits for its end.
         """
+        if self._working.locked():  # its noise would be drawn, and nobody would have charged it
+            self._later = partial(self.stop, because)
+            return
         if self._folder is not None and not self._off_pace and self._processes.first:
             self._folder.save(*self._state())
         self.charge.settle(max(self.done, self._reached), because)
@@ -328,6 +337,9 @@ class Engine(Adding, Resuming):
 
     def pause(self) -> None:
         """Lets go of the folder, from which another engine can go on; nothing is given back."""
+        if self._working.locked():
+            self._later = self.pause
+            return
         self._over, self._open = True, None
         if self._folder is not None:
             self._folder.close()

@@ -66,10 +66,17 @@ class Folder:
         if self._locks:
             return
         try:
+            self._take()
+        except BaseException:
+            self._release()
+            raise
+
+    def _take(self) -> None:
+        try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.path} cannot be a run folder: {error.strerror}.") from None
-        self._locks = [_locked(self.path / "lock")]
+        self._locks = [_locked(self.path / "lock", must=True)]
         if -1 in self._locks or self._stamp() != self._seen:
             raise InputError(
                 f"the folder {self.path} is in use by another run; wait, or name another folder. "
@@ -77,7 +84,7 @@ class Folder:
             )
         try:
             self.key.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._locks.append(_locked(self._notes))
+            self._locks.append(_locked(self._notes, must=False))
         except OSError as error:
             raise SourdineError(
                 f"{self._notes} cannot be written: {error.strerror}; nothing was drawn."
@@ -104,9 +111,9 @@ class Folder:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Locks the folder until the block ends, whoever closes it meanwhile."""
-        self._processes.once(self.take)
         self._held = True
         try:
+            self._processes.once(self.take)
             yield
         finally:
             self._held = False
@@ -132,12 +139,12 @@ class Folder:
         """Puts a checkpoint in the place of the last one, whole or not at all."""
         last = self._secret()
         new = {"run": self.run, **state}
-        if not self.begun:
-            self._name(begun=True)
         if secret is not None:
             _write(self._secret(new["step"]), _packed(secret))
         _write(self.path / "checkpoint.pt", _packed(new))
         self.state = new
+        if not self.begun:
+            self._name(begun=True)
         if last != self._secret():
             last.unlink(missing_ok=True)
 
@@ -200,9 +207,15 @@ class Folder:
     def close(self) -> None:
         if self._held:
             return
+        self._release()
+
+    def _release(self) -> None:
         for handle in self._locks:
             if handle >= 0:
                 os.close(handle)
+        empty = self._locks and not self.key.exists() and self._notes.exists() and not self.noted()
+        if empty and -1 not in self._locks:
+            self._notes.unlink(missing_ok=True)  # nothing was drawn
         self._locks = []
 
     def _secret(self, step: int | None = None) -> Path:
@@ -232,17 +245,23 @@ class Folder:
         return state
 
 
-def _locked(path: Path) -> int:
-    """A handle that holds the lock, or -1."""
+def _locked(path: Path, must: bool) -> int:
+    """A handle that holds the lock, or -1 if another does; one without where there are none."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         if sys.platform != "win32":
             import fcntl  # noqa: PLC0415 (not on Windows)
 
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(handle)
         return -1
+    except OSError as error:  # a file system without locks
+        if must:
+            os.close(handle)
+            raise InputError(
+                f"{path} cannot be locked: {error.strerror}; name a folder on another file system."
+            ) from None
     return handle
 
 

@@ -108,7 +108,9 @@ def belongs(plain: Tensor, weighted: Tensor, v: Tensor, *, half: bool = False) -
     scale = before.abs().amax().clamp_min(1e-30)  # squares must be finite
     sizes, wrong = (before / scale).norm(dim=1), ((after - before) / scale).norm(dim=1)
     tolerance, floor = (5e-2, 1e-3) if half else (1e-4, 1e-7)
-    common = torch.where(sizes > 0, sizes, torch.inf).sort().values[(len(sizes) - 1) // 2]
+    some = sizes > 0
+    place = (some.sum() - 1).clamp_min(0) // 2
+    common = torch.where(some, sizes, torch.inf).sort().values.gather(0, place[None])
     least = torch.minimum(sizes.max(), _PROPORTION * common)
     kept: Tensor = wrong <= tolerance * sizes + floor * least
     return kept.all()

@@ -50,13 +50,17 @@ def single_precision() -> Iterator[None]:
         with _by_newer_names():
             yield
         return
+    places = _places()  # the older names leave some of these out, and tell others more than they knew
+    before = [place.fp32_precision for place in places]
     torch.set_float32_matmul_precision("highest")
     backends.cudnn.allow_tf32 = False
+    _tell(places, ["ieee"] * len(places))
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(asked)
         backends.cudnn.allow_tf32 = convolutions
+        _tell(places, before)
 
 
 @contextmanager
@@ -79,11 +83,15 @@ def _by_newer_names() -> Iterator[None]:
     places = _places()
     before = [place.fp32_precision for place in places]
     try:
-        for place in places:
-            place.fp32_precision = "ieee"
+        _tell(places, ["ieee"] * len(places))
         yield
     finally:
-        for place, asked in zip(places, before, strict=True):
+        _tell(places, before)
+
+
+def _tell(places: list[Any], precisions: list[str]) -> None:
+    for place, asked in zip(places, precisions, strict=True):
+        if place.fp32_precision != asked:
             place.fp32_precision = asked
 
 

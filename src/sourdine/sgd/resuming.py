@@ -234,7 +234,7 @@ class Resuming:
                 "this step has other sums than before: it was made in other batches or graphs, or "
                 "something has changed unseen. They must not meet the same noise. Start the same "
                 "command again: it takes fresh keys, and is charged for the steps since its last save "
-                "once more."
+                "once more; where the budget has no room for that, what was reserved stays charged."
             )
         self._off_pace |= not on_pace
         self._off_pace &= step + 1 < self._reached  # the last one: nothing follows from it

@@ -23,6 +23,7 @@ from sourdine.errors import InputError
 
 _PLAIN = (type(None), bool, int, float, str)
 _COLUMNS = 4096
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Sums:
@@ -105,8 +106,9 @@ def fingerprint(sums: Sequence[Tensor]) -> bytes:
     what a run does otherwise have the same hash only if their differences cancel in all 4096 sums.
     """
     found = hashlib.blake2b(digest_size=32)
-    for x in sums:
-        bits = x.detach().flatten().view(torch.int32)
+    for given in sums:
+        x = torch.view_as_real(given.detach()) if given.is_complex() else given.detach()
+        bits = x.flatten().view(_BITS[x.itemsize])
         many = len(bits) // _COLUMNS * _COLUMNS
         columns = bits[:many].view(-1, _COLUMNS).sum(0, dtype=torch.int64)
         found.update(torch.cat([columns, bits[many:].long()]).cpu().numpy().tobytes())

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -249,9 +250,12 @@ def _moves(tape: Tape, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if not isinstance(moved, Tensor) or not many:
         return False
     places = rest[0] if rest else None
-    first = places[0] if isinstance(places, tuple) and places else places
-    if isinstance(first, list) and first and all(isinstance(x, int) for x in first):
-        first = torch.tensor(first, device=moved.device)
+    each = places if isinstance(places, tuple) else (places,)
+    first = each[0] if each else None
+    if any(isinstance(x, list | np.ndarray) for x in each[1:]):
+        return True
+    if isinstance(first, list | np.ndarray) and not any(tensors((first,), {})):
+        first = torch.as_tensor(first, device=moved.device)
     elif not any(not x.requires_grad for x in tensors(rest, kwargs)):
         return False
     if not rest:
