@@ -319,8 +319,8 @@ class Engine(Adding, Resuming):
         """Ends the run. Reasons are those of Ledger.settle; nothing more can be drawn afterwards.
 
         "interrupt", "clock" and "crash" give back the steps that were not run; "outputs" (stopped for
-        what the model showed) does not. From within a step (a signal's handler, say)
-        it waits for its end.
+        what the model showed) does not. Asked for during a step, by a signal's handler, say, it waits
+        for the step's end.
         """
         if self._working.locked():  # its noise would be drawn, and nobody would have charged it
             self._later = partial(self.stop, because)
