@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from stopping import engine, loss, network, rows
+from test_resume import abandon, run
 from torch import nn
 
 from sourdine.budget import Budget
@@ -36,20 +37,6 @@ from sourdine.sgd.sums import fingerprint
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-def kill(of: Engine) -> Engine:
-    """As if the process had ended: nothing is saved, locks are gone."""
-    of._folder.close()
-    return of
-
-
-def run(of: Engine, upto: int | None = None) -> Engine:
-    for lot in of.lots():
-        if of.done == upto:
-            return kill(of)
-        of.step(lot)
-    return of
 
 
 def charged_again(folder: Path) -> list[int]:
@@ -98,7 +85,7 @@ def test_an_older_checkpoint_pays_for_all_that_came_after_it(tmp_path: Path) -> 
         if of.done == 15:
             break
         of.step(lot)
-    kill(of)
+    abandon(of)
     shutil.copy(tmp_path / "older", tmp_path / "run" / "checkpoint.pt")
     run(engine(tmp_path / "run", save_every=4, batch_size=3))
     assert charged_again(tmp_path / "run") == [15 - 4]
@@ -180,7 +167,7 @@ def test_a_step_that_failed_and_was_left_out_is_noticed(tmp_path: Path) -> None:
         of.step(lot)
         if of.done == 6:
             break
-    kill(of)
+    abandon(of)
     with pytest.raises(SourdineError, match=OTHER):
         run(engine(tmp_path / "run"))
 

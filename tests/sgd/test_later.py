@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -260,6 +261,27 @@ def test_rows_that_are_moved_and_put_back_are_never_taken_for_others(way: str) -
             total += own * (1 / own.norm()).clamp(max=1)
         torch.testing.assert_close(found, total, rtol=1e-3, atol=1e-4)
     assert refused < 9
+
+
+@pytest.mark.parametrize(
+    "places",
+    [[0, 1, 2], [], [True, False, True], [[0, 1], [2, 0]], [torch.tensor([2, 0, 1])], [slice(0, 2), 1]],
+)
+def test_lists_of_any_kind_do_what_torch_does_with_them(places: Any) -> None:
+    net, x = nn.Linear(4, 3), torch.randn(3, 5, 4)
+
+    def losses() -> Any:
+        y = net(x)
+        return y.square().sum((1, 2)) + 0 * y[places].sum()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch will take some of them otherwise one day
+        try:
+            wanted = losses().shape
+        except (IndexError, TypeError):
+            return
+        clipped_sum(net, losses, 1.0)
+    assert wanted == (3,) and net.weight.grad is not None
 
 
 # Names

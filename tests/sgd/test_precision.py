@@ -13,8 +13,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sourdine  # noqa: E402
+from sourdine.sgd import agreement  # noqa: E402
 from sourdine.sgd.agreement import digest  # noqa: E402
-from sourdine.sgd.precision import _places, fast_products, full_precision, settings, single_precision  # noqa: E402
+from sourdine.sgd.precision import (  # noqa: E402
+    _places,
+    fast_products,
+    full_precision,
+    repeats_itself,
+    settings,
+    single_precision,
+)
 
 CPU = torch.device("cpu")
 NEWER = (
@@ -133,3 +141,19 @@ def test_attention_and_autocast_are_seen() -> None:
     with single_precision():
         pass
     assert digest(settings(CPU)) == before, "an engine that ran before leaves no trace"
+
+
+def test_what_decides_last_bits_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are run again for nothing only under the same settings."""
+    before = digest(agreement._machine(CPU))
+    assert digest(agreement._machine(CPU)) == before
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert digest(agreement._machine(CPU)) != before
+
+
+def test_kernels_that_are_chosen_by_the_clock_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert repeats_itself(gpu) and repeats_itself(CPU)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    assert not repeats_itself(gpu) and repeats_itself(CPU)

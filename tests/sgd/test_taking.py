@@ -218,3 +218,16 @@ def test_noise_is_drawn_anew_for_every_step(twin: Twin, monkeypatch: pytest.Monk
     monkeypatch.setattr(Twin, "adam_", lambda self, flat, key, *rest: (keys.append(key), flat.zero_()))
     of = run(made())
     assert len(set(keys)) == len(keys) == of.steps
+
+
+def test_what_was_looked_at_holds_for_these_sums_and_once(twin: Twin) -> None:
+    """The answer is given before the step; it must not be taken for other sums or a later step."""
+    optimizer, sums, own = given((3,), (2, 2))
+    optimizer.look(sums)
+    assert takes(optimizer, sums)
+    optimizer.look(sums)
+    assert not takes(optimizer, Sums([torch.ones(3)])), "sums of other parameters"
+    optimizer.look(sums)
+    optimizer.drop()
+    own[0].data = torch.ones(3, 2)[:, 0]  # now it lies otherwise
+    assert not takes(optimizer, sums)

@@ -74,10 +74,7 @@ class Charge:
             )
         if folder is not None and self.find(folder.run) and noise_multiplier is None:
             if "noise_multiplier" not in folder.state:
-                raise InputError(
-                    f"the checkpoint in {folder.path} is gone; bring it back to go on with its run, or "
-                    "name another folder for a new one, which is charged anew."
-                )
+                raise folder.gone()
             self.noise_multiplier = float(folder.state["noise_multiplier"])
         elif noise_multiplier is None:
             self.noise_multiplier = processes.once(self._least)

@@ -105,6 +105,13 @@ class Folder:
         name = self.path / "run"
         return name.exists() and name.read_text().split()[1:] == ["begun"]
 
+    def gone(self) -> InputError:
+        """For a run that the ledger knows, and whose checkpoint is not here."""
+        return InputError(
+            f"the checkpoint in {self.path} is gone; bring it back to go on with its run, or name "
+            "another folder for a new one, which is charged anew."
+        )
+
     def _name(self, begun: bool) -> None:
         _write(self.path / "run", f"{self.run}{' begun' * begun}".encode())
 

@@ -44,22 +44,22 @@ def full_precision(device: torch.device) -> Iterator[None]:
 @contextmanager
 def single_precision() -> Iterator[None]:
     """No less for products and convolutions of single precision; on a CPU too, some would take less."""
-    try:
-        asked, convolutions = torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32
-    except RuntimeError:
-        with _by_newer_names():
-            yield
-        return
     places = _places()  # the older names leave some of these out, and tell others more than they knew
     before = [place.fp32_precision for place in places]
-    torch.set_float32_matmul_precision("highest")
-    backends.cudnn.allow_tf32 = False
-    _tell(places, ["ieee"] * len(places))
     try:
+        older = (torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32)
+    except RuntimeError:
+        older = None
+    try:
+        if older is not None:
+            torch.set_float32_matmul_precision("highest")
+            backends.cudnn.allow_tf32 = False
+        _tell(places, ["ieee"] * len(places))
         yield
     finally:
-        torch.set_float32_matmul_precision(asked)
-        backends.cudnn.allow_tf32 = convolutions
+        if older is not None:
+            torch.set_float32_matmul_precision(older[0])
+            backends.cudnn.allow_tf32 = older[1]
         _tell(places, before)
 
 
@@ -76,17 +76,6 @@ def fast_products() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(asked)
-
-
-@contextmanager
-def _by_newer_names() -> Iterator[None]:
-    places = _places()
-    before = [place.fp32_precision for place in places]
-    try:
-        _tell(places, ["ieee"] * len(places))
-        yield
-    finally:
-        _tell(places, before)
 
 
 def _tell(places: list[Any], precisions: list[str]) -> None:

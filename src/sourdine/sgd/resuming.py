@@ -109,10 +109,7 @@ class Resuming:
                 "ledger that it was charged to, or name another folder."
             )
         if self.charge.reservation is not None and "model" not in folder.state and folder.begun:
-            raise InputError(
-                f"the checkpoint in {folder.path} is gone; bring it back to go on with its run, or "
-                "name another folder for a new one, which is charged anew."
-            )
+            raise folder.gone()
         self._change_keys(folder, self._streams)  # nothing was drawn so far
 
     def _take_up(self, folder: Folder) -> None:

@@ -254,7 +254,11 @@ def _moves(tape: Tape, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     first = each[0] if each else None
     if any(isinstance(x, list | np.ndarray) for x in each[1:]):
         return True
-    if isinstance(first, list | np.ndarray) and not any(tensors((first,), {})):
+    if isinstance(first, list) and not list(tensors(first, {})):
+        if not all(isinstance(x, int) for x in first):
+            return True  # lists in lists, slices
+        first = torch.as_tensor(first, device=moved.device)
+    elif isinstance(first, np.ndarray):
         first = torch.as_tensor(first, device=moved.device)
     elif not any(not x.requires_grad for x in tensors(rest, kwargs)):
         return False
