@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "audit": {"accounting", "checks", "digits", "errors", "events"},
     "mechanisms": {"accounting", "checks", "errors", "events", "rng"},
     "data": {"checks", "errors", "home"},
+    "register": {"budget", "checks", "data", "digits", "errors", "events", "home", "ledger"},
     "query": {
         "accounting",
         "budget",
@@ -39,9 +40,10 @@ MAY_IMPORT = {
         "events",
         "ledger",
         "mechanisms",
+        "register",
         "rng",
     },
-    "sgd": {"accounting", "budget", "checks", "errors", "events", "home", "ledger", "rng"},
+    "sgd": {"accounting", "budget", "checks", "errors", "events", "home", "ledger", "register", "rng"},
     "certificate": {
         "accounting",
         "audit",
@@ -69,7 +71,7 @@ MAY_IMPORT = {
             "ledger",
             "mechanisms",
         ),
-        *("pate", "report", "rng", "sgd", "__init__"),
+        *("pate", "register", "report", "rng", "sgd", "__init__"),
     },
     # Its noise is made where that of training is: there is one place for it.
     "encoding": {
@@ -100,7 +102,7 @@ MAY_IMPORT = {
             "pate",
             "query",
         ),
-        *("report", "rng", "text", "__init__"),
+        *("register", "report", "rng", "text", "__init__"),
     },
     "__init__": {
         "accounting",

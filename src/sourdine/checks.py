@@ -78,6 +78,17 @@ def epsilon(value: float) -> float:
     return _sized("epsilon", number, 1e-6, 1e9)
 
 
+def protecting(value: float) -> float:
+    """An epsilon of a release that promises something: at most 100 for a whole run."""
+    if epsilon(value) > 100:
+        raise InputError(
+            f"epsilon {value:g} protects nobody: above 100 the promise is empty, and nothing was charged. "
+            "Take 1 to 8; for data that may be used without privacy say so: --not-private "
+            "(not_private=True)."
+        )
+    return value
+
+
 def release_epsilon(value: float) -> float:
     """The epsilon of one release with noise: past 1000 the noise would be far below any answer."""
     number = epsilon(value)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from sourdine.budget import Budget
 from sourdine.certificate.document import Certificate
 from sourdine.certificate.facts import (
     SECURE,
@@ -44,13 +45,15 @@ def draft(
     not_covered: Sequence[str],
     audit: str | Sequence[Mapping[str, Any]] = UNKNOWN,
     made: str | None = None,
+    shared: bool = False,
 ) -> Certificate:
     """A certificate without signature and file hashes, for `seal` to complete.
 
     source: the kind of the random source, which must be "secure"; numbers: in which format noise was
     added. What is missing in `data` and `model` becomes UNKNOWN. The costs of `accesses` must add up to
     exactly what the ledger counts, and the sampling texts must name the scheme of its events
-    (`facts.sampling` writes them). made: an ISO time to state in place of now, where how long the work
+    (`facts.sampling` writes them). shared: the ledger is an extract of one that other runs share, so
+    that its budget bounds all of them together. made: an ISO time to state in place of now, where how long the work
     took is a secret.
     """
     entries = ledger.history()
@@ -96,7 +99,7 @@ def draft(
         "data": _complete(data, "data"),
         "model": _complete(model, "model"),
         "training": dict(training),
-        "not_covered": list(not_covered),
+        "not_covered": [*not_covered, *([_shared(budget)] if shared else [])],
         "signature": UNKNOWN,
     }
     return Certificate.of(document)
@@ -106,6 +109,13 @@ def _cost(cost: Event | None) -> Any:
     if cost is None:
         return NOT_ACCOUNTED
     return json.loads(cost.to_json()) if cost.parts else NONE
+
+
+def _shared(budget: Budget) -> str:
+    return (
+        "the other runs under the same shared ledger: all of them and this one together are at most "
+        f"epsilon={budget.epsilon:g} at delta={budget.delta:g}, the budget of that ledger"
+    )
 
 
 def _complete(given: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -7,14 +7,16 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 import typer.core
 
 from sourdine import checks
+from sourdine.cli import owner
 from sourdine.cli.options import (
+    BudgetOfAll,
     Config,
     Data,
     Delta,
@@ -25,14 +27,20 @@ from sourdine.cli.options import (
     Labels,
     Model,
     RowsPerUser,
+    SharedLedger,
     Text,
     User,
     import_text,
     listed,
     print_json,
+    shared_ledger,
     whole,
 )
+from sourdine.digits import above
 from sourdine.errors import InputError
+
+if TYPE_CHECKING:
+    from sourdine.text.comparison import Comparison
 
 _METRICS = {"accuracy": "accuracy", "macro-f1": "macro_f1"}
 
@@ -64,7 +72,17 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", help="Its folder; notes-comparison for notes.csv.")
     ] = None,
-    delta: Delta = 1e-6,
+    delta: Delta = None,
+    at_most: Annotated[
+        float | None,
+        typer.Option(
+            "--at-most",
+            help="Largest epsilon that all runs together may cost (default: the largest --epsilon; "
+            "above it you are asked).",
+        ),
+    ] = None,
+    ledger: SharedLedger = None,
+    budget_of_all: BudgetOfAll = None,
     model: Model = None,
     user: User = None,
     rows_per_user: RowsPerUser = 1,
@@ -80,12 +98,15 @@ def compare(
     teachers: Annotated[float, typer.Option("--teachers", help="How many, for pate.")] = 250,
     encoding: Encoding = "utf-8",
     device: Device = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Show the runs and what they cost, and stop.")
+    ] = False,
     json: Json = False,
     config: Config = None,
 ) -> None:
     """Train by each method at each budget, several times; table and privacy-utility frontier.
 
-    It costs the sum of its private runs, charged before the first. Stopped, it goes on with the same
+    It costs the sum of its private runs, charged before the first: look at it with --plan. Stopped, it goes on with the same
     command; started twice, both share the runs.
 
     Example: `sourdine compare notes.csv --text note --label diagnosis --epsilon 1 2 5 --labels yes,no`
@@ -108,7 +129,7 @@ def compare(
         epsilons=budgets,
         methods=listed(methods),
         seeds=checks.whole("seeds", seeds),
-        delta=delta,
+        delta=_delta(delta, ledger),
         model=model,
         user=user,
         rows_per_user=checks.whole("rows-per-user", rows_per_user),
@@ -119,10 +140,18 @@ def compare(
         encoding=encoding,
         public=public,
         teachers=checks.whole("teachers", teachers, least=2),
+        ledger=ledger,
+        budget_of_all=budget_of_all,
     )
     _say(examine(asked.corpus).sentences())
     if methods is None:
         _say([f"comparing {', '.join(asked.methods)}; name others with --methods."])
+    if plan:
+        _say_plan(asked, room.price(asked).epsilon, json)
+        return
+    limit = None if at_most is None else checks.epsilon(at_most)
+    if limit is None and owner.on_terminal() and not (folder / room.PLAN).exists():
+        limit = _agreed(asked, room.price(asked).epsilon or 0.0)
     with _progress(not json) as tell:
         found = room.compare(
             asked,
@@ -130,6 +159,7 @@ def compare(
             workers=checks.whole("workers", workers),
             keep=keep,
             metric=measured,
+            at_most=limit,
             tell=tell,
             announce=lambda plan: _say(sentences(plan)),
         )
@@ -137,6 +167,42 @@ def compare(
         print_json(found)
         return
     _print(found, measured, folder)
+
+
+def _delta(given: float | None, ledger: str | None) -> float:
+    """The delta asked for, or the ledger's; a comparison is per the ledger's unit, under zero-out."""
+    if ledger is None:
+        return 1e-6 if given is None else given
+    held = shared_ledger(ledger, 1.0).budget.delta
+    if given not in (None, held):
+        raise InputError(f"the ledger {ledger} was made for delta {held:g}; leave --delta out.")
+    return held
+
+
+def _agreed(asked: Comparison, total: float) -> float | None:
+    """The total, if it is above every budget that was asked for and the owner agrees to it."""
+    if total <= asked.largest:
+        return None
+    question = (
+        f"these {len(asked.runs)} runs cost epsilon {above(total)} in all, and the largest --epsilon is "
+        f"{asked.largest:g}. Charge it?"
+    )
+    return total if owner.confirmed(question) else None
+
+
+def _say_plan(asked: Comparison, epsilon: float | None, json: bool) -> None:
+    runs = [run.name for run in asked.runs]
+    if json:
+        print_json({"runs": runs, "epsilon": epsilon, "delta": asked.delta, "unit": asked.unit})
+        return
+    print(f"{len(runs)} runs: {', '.join(asked.methods)}, {asked.seeds} of each at each budget")
+    if epsilon is None:
+        print("none of them is private, so nothing would be charged")
+    else:
+        print(
+            f"all together cost epsilon <= {above(epsilon)} at delta = {asked.delta:g} per {asked.unit}"
+        )
+    print("Nothing was charged.")
 
 
 def _budgets(given: list[str]) -> list[float]:

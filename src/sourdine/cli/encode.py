@@ -11,6 +11,7 @@ import typer
 from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.cli.options import (
+    BudgetOfAll,
     Config,
     Data,
     Delta,
@@ -19,10 +20,13 @@ from sourdine.cli.options import (
     Json,
     Label,
     Model,
+    SharedLedger,
     Text,
     import_text,
     listed,
     print_json,
+    shared_ledger,
+    training_budget,
     whole,
 )
 from sourdine.cli.train import progress
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from sourdine.encoding.encodings import Encodings
     from sourdine.encoding.labels import Labels
     from sourdine.encoding.maps import Map
+    from sourdine.ledger import Ledger
 
 _SHORT = 0.02  # of public vectors; all others are as long as the clip
 
@@ -47,7 +52,9 @@ def encode(
         str | None, typer.Option("--labels", help="The classes, with commas; known without the data.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget.")] = None,
-    delta: Delta = 1e-6,
+    delta: Delta = None,
+    ledger: SharedLedger = None,
+    budget_of_all: BudgetOfAll = None,
     public: Annotated[
         str | None, typer.Option("--public", help="Public texts of the same kind, for map and clip.")
     ] = None,
@@ -78,8 +85,11 @@ def encode(
     mixed: Annotated[float, typer.Option("--mixed", help="Records in a mixture.")] = 4,
     outputs: Annotated[float | None, typer.Option("--outputs", help="Mixtures to make.")] = None,
     adjacency: Annotated[
-        str, typer.Option("--adjacency", help="replace-one or zero-out.")
-    ] = "replace-one",
+        str | None,
+        typer.Option(
+            "--adjacency", help="replace-one or zero-out (default: replace-one, or the ledger's)."
+        ),
+    ] = None,
     model: Model = None,
     encoding: Encoding = "utf-8",
     device: Device = None,
@@ -110,6 +120,9 @@ def encode(
     check_public(model)
     import_text()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
+    from sourdine.ledger import Ledger  # noqa: PLC0415
+    from sourdine.ledger.shared import FILE  # noqa: PLC0415
+    from sourdine.register import watch  # noqa: PLC0415
     from sourdine.text.frozen import Frozen  # noqa: PLC0415
 
     folder = out or Path(f"{Path(data).name.split('.')[0]}-encoded")
@@ -127,20 +140,28 @@ def encode(
             known = read(others.texts)
         found: dict[str, Any]
         if mode in ("texthide", "paper"):
-            found = _plain(mode, epsilon, delta, corpus, classes, read, mixed, outputs, folder)
+            if (ledger, budget_of_all) != (None, None):
+                raise InputError(f"{mode} has no guarantee to charge; leave --ledger out.")
+            small = 1e-6 if delta is None else delta
+            found = _plain(mode, epsilon, small, corpus, classes, read, mixed, outputs, folder)
         else:
             if known is None:
                 raise InputError(
                     "give public texts of the same kind with --public: mean, directions and length of "
                     "vectors are taken from them, as the private ones must not be asked."
                 )
-            budget = Budget(epsilon or 0.0, delta, adjacency=adjacency)
-            checks.delta(delta, len(corpus))
+            usual = None if ledger else "replace-one"
+            budget = training_budget(epsilon, delta, None, adjacency or usual, ledger)
+            checks.delta(budget.delta, len(corpus))
             chosen = _map(map, known, whole("dimension", dimension))
             if clip is None:
                 clip = float(np.quantile(np.linalg.norm(chosen(known), axis=1), _SHORT))
+            folder.mkdir(parents=True, exist_ok=True)
+            shared = None if ledger is None else shared_ledger(ledger, budget.epsilon)
+            own = Ledger(folder / FILE, budget, lazy=True) if shared is None else shared
+            own = watch(own, [corpus], encoding, budget_of_all=budget_of_all)
             encoder = _encoder(
-                budget, folder, classes, chosen, clip,
+                own if shared is None else budget, None if shared is None else own, classes, chosen, clip,
                 _labels(label_privacy, share), _mode(mode, mixed, outputs), noise,
             )  # fmt: skip
             found = _private(encoder, corpus, read, folder, model)
@@ -206,8 +227,8 @@ def _mode(kind: str, mixed: float, outputs: float | None) -> Mode:
 
 
 def _encoder(
-    budget: Budget,
-    folder: Path,
+    budget: Budget | Ledger,
+    shared: Ledger | None,
     classes: Any,
     chosen: Map,
     clip: float,
@@ -219,14 +240,13 @@ def _encoder(
 
     from sourdine.encoding.encoder import InstanceEncoder  # noqa: PLC0415
     from sourdine.encoding.noises import NOISES  # noqa: PLC0415
-    from sourdine.ledger import Ledger  # noqa: PLC0415
 
     if noise not in NOISES:
         raise InputError(f"the noise is one of {'; '.join(NOISES)}, not {noise!r}.")
-    folder.mkdir(parents=True, exist_ok=True)
     return InstanceEncoder(
         lambda texts: np.zeros((len(texts), 1)),  # features are made before, with progress
-        Ledger(folder / "ledger.sqlite", budget, lazy=True),
+        budget,
+        ledger=shared,
         classes=classes,
         map=chosen,
         clip=clip,

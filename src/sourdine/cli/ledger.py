@@ -87,7 +87,21 @@ def show(where: Where, json: Json = False, config: Config = None) -> None:
 
 
 def _cost(ledger: Ledger, entry: Entry) -> str:
-    return spending(ledger.price(entry.event), 0.0)[0] if entry.event.parts else "0"
+    price = _price(ledger, entry)
+    return "" if price is None else spending(price, 0.0, ledger.budget.epsilon)[0]
+
+
+def _price(ledger: Ledger, entry: Entry) -> float | None:
+    """What an entry counts for: by its own curve if it is alone; none for a settlement."""
+    from sourdine.ledger.record import SETTLE  # noqa: PLC0415
+
+    if entry.kind == SETTLE:
+        return None  # what it settles was charged before
+    if not entry.event.parts:
+        return 0.0
+    spent = ledger.spent()
+    alone = spent.releases == 1 and spent.method == "curve"
+    return spent.epsilon if alone else ledger.price(entry.event)
 
 
 @app.command("budget")
@@ -171,8 +185,9 @@ def export(
 
 
 def _line(ledger: Ledger, entry: Entry) -> dict[str, Any]:
-    price = round(ledger.price(entry.event), 12) if entry.event.parts else 0.0
-    found = {**asdict(entry), "event": json_module.loads(entry.text), "epsilon": price}
+    price = _price(ledger, entry)
+    rounded = None if price is None else round(price, 12)
+    found = {**asdict(entry), "event": json_module.loads(entry.text), "epsilon": rounded}
     return {name: found[name] for name in COLUMNS}
 
 
@@ -195,7 +210,7 @@ def _say(ledger: Ledger) -> None:
     print(
         f"budget  {described(ledger.budget)}" + (f", {ledger.population}" if ledger.population else "")
     )
-    gone, left = spending(spent.epsilon, spent.left)
+    gone, left = spending(spent.epsilon, spent.left, ledger.budget.epsilon)
     if not spent.releases:
         print("spent   nothing yet")
     else:

@@ -7,7 +7,7 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
@@ -16,6 +16,9 @@ from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.digits import above, below
 from sourdine.errors import InputError
+
+if TYPE_CHECKING:
+    from sourdine.ledger import Ledger
 
 
 def _load(context: typer.Context, parameter: object, path: Path | None) -> Path | None:
@@ -92,7 +95,26 @@ Records = Annotated[
 Data = Annotated[str, typer.Argument(help="A CSV, TSV, JSONL or Parquet file.")]
 Text = Annotated[list[str] | None, typer.Option("--text", help="The column of text; twice for pairs.")]
 Label = Annotated[str | None, typer.Option("--label", help="The column of classes.")]
-Delta = Annotated[float, typer.Option("--delta", help="Below 1/n.")]
+Delta = Annotated[
+    float | None,
+    typer.Option("--delta", help="Failure probability, below 1/n (default: 1e-6, or the ledger's)."),
+]
+SharedLedger = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        help="Charge this run to a ledger that other runs share: a file or a postgresql:// URL. Then "
+        "--epsilon is this run's part of it (default: a ledger of its own).",
+    ),
+]
+BudgetOfAll = Annotated[
+    float | None,
+    typer.Option(
+        "--budget-of-all",
+        help="Refuse this run if all ledgers over these records would come to more than this epsilon. "
+        "Stored at its first use; it cannot grow later.",
+    ),
+]
 Model = Annotated[
     str | None,
     typer.Option("--model", help="A folder, a hub name or bytes; the fetched MiniLM if there."),
@@ -105,7 +127,11 @@ Labels = Annotated[
     str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
 ]
 Adjacency = Annotated[
-    str, typer.Option("--adjacency", help="zero-out, add-remove (with --records) or replace-one.")
+    str | None,
+    typer.Option(
+        "--adjacency",
+        help="zero-out, add-remove (with --records) or replace-one (default: zero-out, or the ledger's).",
+    ),
 ]
 Encoding = Annotated[str, typer.Option("--encoding", help="Of a text file.")]
 Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; what there is.")]
@@ -116,15 +142,35 @@ def whole(name: str, value: float | None) -> int | None:
     return None if value is None else checks.whole(name, value)
 
 
-def training_budget(epsilon: float | None, delta: float, user: str | None, adjacency: str) -> Budget:
-    """The budget of a training, with a warning where it is unusual."""
+def training_budget(
+    epsilon: float | None,
+    delta: float | None,
+    user: str | None,
+    adjacency: str | None,
+    ledger: str | None = None,
+) -> Budget:
+    """The budget of a run, with a warning where it is unusual; the rest of it is the shared ledger's."""
     if epsilon is None:
         raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
-    budget = Budget(epsilon, delta, "example" if user is None else "user", adjacency)
+    checks.protecting(epsilon)
+    like = Budget(epsilon) if ledger is None else shared_ledger(ledger, epsilon).budget
+    unit = "example" if user is None else "user"
+    budget = Budget(epsilon, delta or like.delta, unit, adjacency or like.adjacency)
+    if ledger is not None:
+        from sourdine.ledger.shared import check_part  # noqa: PLC0415
+
+        check_part(shared_ledger(ledger, epsilon), budget)
     if not 0.1 <= epsilon <= 10:
         why = "protects little" if epsilon > 10 else "leaves little to learn"
         print(f"sourdine: warning: epsilon {epsilon:g} {why}; 0.1 to 10 is usual.", file=sys.stderr)
     return budget
+
+
+def shared_ledger(where: str, epsilon: float) -> Ledger:
+    """The ledger that a run is charged to, which must exist."""
+    from sourdine.ledger.shared import open_shared  # noqa: PLC0415
+
+    return open_shared(where, epsilon)
 
 
 def import_text() -> None:
@@ -168,6 +214,11 @@ def _plain(value: Any) -> Any:
     return "inf" if value == float("inf") else value
 
 
-def spending(spent: float, left: float) -> tuple[str, str]:
-    """What is spent, rounded up, and what is left, rounded down; 0.1 + 0.2 is 0.3 here."""
-    return above(spent * (1 - 1e-12), 5), below(left * (1 + 1e-12), 5)
+def spending(spent: float, left: float, budget: float) -> tuple[str, str]:
+    """What is spent, rounded up but never above the budget that holds it, and what is left, rounded
+    down; 0.1 + 0.2 is 0.3 here.
+    """
+    gone = above(spent * (1 - 1e-12), 5)
+    if spent <= budget * (1 + 1e-12) < float(gone):
+        gone = above(budget, 12)
+    return gone, below(left * (1 + 1e-12), 5)

@@ -12,6 +12,7 @@ from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.cli.encode import check_public
 from sourdine.cli.options import (
+    BudgetOfAll,
     Config,
     Data,
     Delta,
@@ -20,11 +21,13 @@ from sourdine.cli.options import (
     Json,
     Label,
     Model,
+    SharedLedger,
     Text,
     User,
     import_text,
     listed,
     print_json,
+    shared_ledger,
     training_budget,
     whole,
 )
@@ -49,7 +52,9 @@ def pate(
         str | None, typer.Option("--labels", help="The classes, with commas; known without the data.")
     ] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget.")] = None,
-    delta: Delta = 1e-6,
+    delta: Delta = None,
+    ledger: SharedLedger = None,
+    budget_of_all: BudgetOfAll = None,
     teachers: Annotated[float, typer.Option("--teachers", help="How many.")] = 250,
     user: User = None,
     out: Annotated[
@@ -98,7 +103,7 @@ def pate(
     check_public(model)
     if public is None:
         raise InputError("give public texts of the same kind with --public: teachers label those.")
-    budget = training_budget(epsilon, delta, user, "zero-out")
+    budget = training_budget(epsilon, delta, user, None, ledger)
     count = checks.whole("teachers", teachers, least=2)
     folder = out or Path(f"{Path(data).name.split('.')[0]}-pate")
     _check_folder(folder, resume)
@@ -127,7 +132,12 @@ def pate(
             raise InputError(f"another process works on {folder}; wait for it, or name another folder.")
         _check_folder(folder, resume)
         try:
-            run = Teaching(material, budget, count, wish, folder, model, device, tell)
+            shared = None if ledger is None else shared_ledger(ledger, budget.epsilon)
+            run = Teaching(
+                *(material, budget, count, wish, folder, model, device, tell),
+                ledger=shared,
+                budget_of_all=budget_of_all,
+            )
             run.ask(resume)
             certificate, metrics, page = run.finish()
         except KeyboardInterrupt:

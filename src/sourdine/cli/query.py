@@ -13,6 +13,7 @@ from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.cli.ledger import described, opened
 from sourdine.cli.options import (
+    BudgetOfAll,
     Config,
     Encoding,
     Json,
@@ -83,6 +84,7 @@ def query(
             "--adjacency", help="Of a new ledger: zero-out (default), add-remove, replace-one."
         ),
     ] = None,
+    budget_of_all: BudgetOfAll = None,
     user: User = None,
     rows_per_user: RowsPerUser = 1,
     missing: Annotated[
@@ -127,7 +129,14 @@ def query(
     if asked.get("vocabulary", ()) is None and word_delta is None:
         asked["delta"] = held.budget.delta / 100
     rows = checks.whole("rows-per-user", rows_per_user)
-    session = Session(table, held, user=user, rows_per_user=rows, confidence=confidence)
+    session = Session(
+        *(table, held),
+        user=user,
+        rows_per_user=rows,
+        encoding=encoding,
+        confidence=confidence,
+        budget_of_all=budget_of_all,
+    )
     before = [entry.data for entry in held.history() if entry.data]
     if before and before[-1] != session.fingerprint:
         note = "the data have changed since the last question; the budget goes on all the same."
@@ -155,7 +164,7 @@ def query(
         print(f"{key}: {str(answer).removeprefix(answer.label + ': ')}" if key else answer)
     if not answers:
         print("no word is used by enough people to be told; give a vocabulary, or a larger epsilon")
-    gone, left = spending(spent.epsilon, spent.left)
+    gone, left = spending(spent.epsilon, spent.left, held.budget.epsilon)
     print(f"epsilon {epsilon:g}; {gone} of {held.budget.epsilon:g} is spent, {left} is left")
 
 

@@ -15,6 +15,7 @@ import typer
 from sourdine import checks
 from sourdine.cli.options import (
     Adjacency,
+    BudgetOfAll,
     Config,
     Data,
     Delta,
@@ -26,6 +27,7 @@ from sourdine.cli.options import (
     Model,
     Records,
     RowsPerUser,
+    SharedLedger,
     Text,
     User,
     import_text,
@@ -49,7 +51,9 @@ def train(
     text: Text = None,
     label: Label = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget.")] = None,
-    delta: Delta = 1e-6,
+    delta: Delta = None,
+    ledger: SharedLedger = None,
+    budget_of_all: BudgetOfAll = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="A new folder; notes-run for notes.csv.")
     ] = None,
@@ -86,7 +90,7 @@ def train(
     batch_size: Annotated[
         float | None, typer.Option("--batch-size", help="Texts in memory at once; no matter else.")
     ] = None,
-    adjacency: Adjacency = "zero-out",
+    adjacency: Adjacency = None,
     records: Records = None,
     encoding: Encoding = "utf-8",
     device: Device = None,
@@ -111,7 +115,11 @@ def train(
     """
     if not_private and epsilon is not None:
         raise InputError("--not-private has no epsilon; leave one of both out.")
-    budget = None if not_private else training_budget(epsilon, delta, user, adjacency)
+    if not_private and (ledger, budget_of_all) != (None, None):
+        raise InputError(
+            "--not-private is charged to no ledger; leave --ledger and --budget-of-all out."
+        )
+    budget = None if not_private else training_budget(epsilon, delta, user, adjacency, ledger)
     import_text()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-run")
     first = _together()
@@ -133,6 +141,8 @@ def train(
             test_is_public=test_is_public,
             records=whole("records", records),
             reference=reference,
+            ledger=ledger,
+            budget_of_all=budget_of_all,
             encoding=encoding,
             output_dir=None if plan else folder,
             resume=resume,

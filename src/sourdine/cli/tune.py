@@ -14,6 +14,7 @@ import typer
 from sourdine import checks
 from sourdine.cli.options import (
     Adjacency,
+    BudgetOfAll,
     Config,
     Data,
     Delta,
@@ -25,6 +26,7 @@ from sourdine.cli.options import (
     Model,
     Records,
     RowsPerUser,
+    SharedLedger,
     Text,
     User,
     import_text,
@@ -46,7 +48,9 @@ def tune(
     text: Text = None,
     label: Label = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget, for all.")] = None,
-    delta: Delta = 1e-6,
+    delta: Delta = None,
+    ledger: SharedLedger = None,
+    budget_of_all: BudgetOfAll = None,
     out: Annotated[Path | None, typer.Option("--out", help="A new folder.")] = None,
     trials: Annotated[float, typer.Option("--trials", help="How many are run on average.")] = 10,
     eta: Annotated[
@@ -71,7 +75,7 @@ def tune(
     max_length: Annotated[
         float | None, typer.Option("--max-length", help="Tokens of a text, if not tuned.")
     ] = None,
-    adjacency: Adjacency = "zero-out",
+    adjacency: Adjacency = None,
     records: Records = None,
     encoding: Encoding = "utf-8",
     device: Device = None,
@@ -88,7 +92,7 @@ def tune(
 
     Example: `sourdine tune notes.csv --text note --label diagnosis --epsilon 3 --out out`
     """
-    budget = training_budget(epsilon, delta, user, adjacency)
+    budget = training_budget(epsilon, delta, user, adjacency, ledger)
     if out is None and not plan:
         raise InputError("give --out, a new folder for the best run.")
     import_text()
@@ -109,6 +113,8 @@ def tune(
             labels=listed(labels),
             records=whole("records", records),
             encoding=encoding,
+            ledger=ledger,
+            budget_of_all=budget_of_all,
             output_dir=out,
             trains=trains,
             steps=whole("steps", steps),

@@ -49,7 +49,9 @@ from sourdine.encoding.vectors import Floats, Shape, checked, indicators, joined
 from sourdine.errors import InputError
 from sourdine.events import Event, compose
 from sourdine.ledger import Ledger
+from sourdine.ledger.shared import check_part
 from sourdine.mechanisms.response import flip_event
+from sourdine.register import watch
 from sourdine.rng import Source, secure
 
 Features = Callable[[Sequence[str]], Floats]
@@ -113,6 +115,7 @@ class InstanceEncoder:
 
     features: from texts to an array with a row for each; public and frozen. classes: all labels that
     there may be, known without the records. map: fewer dimensions, from public text (encoding/maps.py).
+    ledger: a shared one; then the budget is this encoding's part of it.
     clip: the largest norm of a record after the map, by default 1. labels: Inside, Randomized, Public.
     """
 
@@ -122,6 +125,7 @@ class InstanceEncoder:
         budget: Budget | Ledger,
         *,
         classes: Sequence[str],
+        ledger: Ledger | None = None,
         map: Map | None = None,  # noqa: A002 (what it is called everywhere)
         clip: float = 1.0,
         labels: Labels | None = None,
@@ -130,8 +134,11 @@ class InstanceEncoder:
         tuned: Event | None = None,
         source: Source | None = None,
     ) -> None:
-        self.ledger = budget if isinstance(budget, Ledger) else Ledger(None, budget)
-        self.budget = self.ledger.budget
+        own = budget if isinstance(budget, Ledger) else Ledger(None, budget)
+        self.ledger, self.shared = own if ledger is None else ledger, ledger is not None
+        self.budget = own.budget if ledger is None else check_part(ledger, own.budget)
+        if self.ledger.witness is None:
+            self.ledger = watch(self.ledger, [])
         if self.budget.unit != "example":
             raise InputError(
                 "encodings protect one record each; give a budget per example, and at most one record "
@@ -145,6 +152,8 @@ class InstanceEncoder:
         self.tuned, self.source = tuned, source or secure()
         self.made: Encodings | None = None
         """What was drawn last, which alone may be sealed."""
+        self.entries: list[int] = []
+        """Its charges in the ledger."""
         if isinstance(self.mode, Secret):
             self._check_secret()
 
@@ -211,7 +220,7 @@ class InstanceEncoder:
         """The same for features that were made before, by the public encoder."""
         rows, targets = self._mapped(features, labels)
         plan = self.plan(len(rows), rows.shape[1])
-        self.ledger.charge(plan.event, f"encoding, {self.mode.name}", source=self.source.kind)
+        self._charge(plan, self.mode.name)
         return self._drawn(rows, targets, plan)
 
     def _mapped(self, features: Floats, labels: Sequence[str]) -> tuple[Floats, Classes]:
@@ -232,8 +241,12 @@ class InstanceEncoder:
         rows, targets = self._mapped(features, labels)
         stream = Stream(len(rows), cap)
         plan = self._planned(rows.shape[1], stream.columns, None)
-        self.ledger.charge(plan.event, "encoding, stream", source=self.source.kind)
+        self._charge(plan, "stream")
         return Streaming(self, rows, targets, plan, stream)
+
+    def _charge(self, plan: Plan, how: str) -> None:
+        entry = self.ledger.charge(plan.event, f"encoding, {how}", source=self.source.kind)
+        self.entries.append(entry.id)
 
     def _drawn(self, rows: Floats, targets: Classes, plan: Plan) -> Encodings:
         """What was charged for is drawn here, and nowhere else."""

@@ -22,6 +22,8 @@ from sourdine.encoding.encodings import FILE, Encodings
 from sourdine.encoding.labels import Public, Randomized
 from sourdine.errors import InputError, SourdineError
 from sourdine.events import compose
+from sourdine.ledger import Ledger
+from sourdine.ledger.shared import published
 from sourdine.report.page import page
 from sourdine.report.reading import NOTHING_TRAINED
 
@@ -41,7 +43,7 @@ class About:
 
 
 def seal(folder: Path, encodings: Encodings, encoder: InstanceEncoder, about: About) -> Certificate:
-    """Writes everything and seals it; the folder holds the ledger already.
+    """Writes everything and seals it; of a shared ledger the folder gets this release's entries.
 
     Only what the encoder drew last is sealed. Where something goes wrong the encodings are removed, so
     that no folder holds them without a certificate.
@@ -52,7 +54,8 @@ def seal(folder: Path, encodings: Encodings, encoder: InstanceEncoder, about: Ab
         encodings.save(folder / FILE)
         metrics: dict[str, Any] = {}
         (folder / "metrics.json").write_text(json.dumps(metrics) + "\n", encoding="utf-8")
-        draft = _draft(encodings, encoder, about)
+        ledger = published(encoder.ledger, encoder.entries, folder)
+        draft = _draft(encodings, encoder, ledger, about)
         document = draft.document
         (folder / "README.md").write_text(_readme(document, encodings), encoding="utf-8")
         (folder / "report.html").write_text(page(document, metrics), encoding="utf-8")
@@ -88,8 +91,8 @@ def write_plain(folder: Path, encodings: Encodings) -> None:
         raise SourdineError(f"{folder} cannot be written: {reason}; make room.") from None
 
 
-def _draft(encodings: Encodings, encoder: InstanceEncoder, about: About) -> Certificate:
-    event = compose([entry.event for entry in encoder.ledger.history()])
+def _draft(encodings: Encodings, encoder: InstanceEncoder, ledger: Ledger, about: About) -> Certificate:
+    event = compose([entry.event for entry in ledger.history()])
     tuned = encoder.tuned
     what = "noisy vectors of all records"
     if isinstance(encoder.labels, Public):
@@ -116,7 +119,8 @@ def _draft(encodings: Encodings, encoder: InstanceEncoder, about: About) -> Cert
     if isinstance(encoder.labels, Randomized):
         how["label_share"] = encoder.labels.share
     return papers.draft(
-        encoder.ledger,
+        ledger,
+        shared=encoder.shared,
         what=f"{len(encodings)} encodings: {what}",
         to="anyone",
         contribution_bound=1,

@@ -17,11 +17,16 @@ killed afterwards has spent it. A refused charge records nothing.
 
 from __future__ import annotations
 
+import copy
 import getpass
+import hashlib
+import secrets
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import sqlalchemy as sa
 
@@ -56,6 +61,14 @@ class Spent:
     method: str
 
 
+class Witness(Protocol):
+    """Hears of every charge before it is made, and may refuse it; see sourdine.register."""
+
+    def charging(self, ledger: Ledger, event: Event, label: str) -> AbstractContextManager[None]:
+        """Entered before the ledger is asked, left when the charge is on the disk or was refused."""
+        ...
+
+
 class Ledger:
     """A spending record; see the top of this file.
 
@@ -78,6 +91,8 @@ class Ledger:
             raise InputError("a ledger is opened by its path or URL, and a budget: Budget(1, 1e-6).")
         self._store = store.Store(where)
         self._lock = threading.RLock()
+        self.witness: Witness | None = None
+        self._own_name = secrets.token_hex(16)  # of a ledger in memory
         self._exists = self._store.exists()
         self._broken = False
         if self._exists:
@@ -86,13 +101,14 @@ class Ledger:
         if budget is None:
             raise LedgerError(f"there is no ledger at {self.name}; start one with a budget.")
         self.budget, self.population = budget, _text("population", population or "")
-        self._filter, self._fixed = Filter(budget), ""
-        self._tally = Tally(self._filter, "")
+        self._filter, self._settings = Filter(budget), _settings(budget, self.population)
+        self._fixed = store.fixed(self._settings)
+        self._tally = Tally(self._filter, self._fixed)
         if not lazy or where is None:
             self._make()
 
     def _make(self) -> None:
-        self._store.create(_settings(self.budget, self.population))
+        self._store.create(self._settings)
         self._look()
 
     def _look(self) -> None:
@@ -114,12 +130,36 @@ class Ledger:
                 "people in question."
             )
         self.budget, self.population = found, str(row["population"])
+        self._settings = {**store.settings(row), "entries": 0}
         self._filter, self._fixed = Filter(found), store.fixed(row)
         self._tally = Tally(self._filter, self._fixed)
+
+    def watched_by(self, witness: Witness) -> Ledger:
+        """The same ledger as one run sees it: the charges made through it are heard by this witness."""
+        found = copy.copy(self)  # store, lock and tally stay in common
+        found.witness = witness
+        return found
 
     @property
     def name(self) -> str:
         return self._store.name
+
+    @property
+    def path(self) -> Path | None:
+        """Its file, if it is one."""
+        return self._store.path
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """What was fixed when it was made; whoever makes a ledger of these has the same promise."""
+        return dict(self._settings)
+
+    @property
+    def identity(self) -> str:
+        """A name for this ledger that a copy or a restored backup in another place does not have."""
+        where = self._store.name if self.kept else self._own_name
+        where = str(self.path.resolve()) if self.path is not None else where
+        return hashlib.sha256(f"{where}\n{self._fixed}".encode()).hexdigest()
 
     @property
     def exists(self) -> bool:
@@ -178,7 +218,7 @@ class Ledger:
                 with self._store.reading() as connection:
                     tally = self._read(connection)
             epsilon, method = self._filter.epsilon(tally.cost), "filter"
-            if tally.alone is not None and (alone := self._alone(tally.alone)) < 0.99 * epsilon:
+            if tally.alone is not None and (alone := self.alone(tally.alone)) < 0.99 * epsilon:
                 epsilon, method = alone, "curve"
             releases, used = tally.releases.total(), tally.cost.delta
             left = self._filter.left(tally.cost) if releases else self.budget.epsilon
@@ -198,6 +238,13 @@ class Ledger:
             except BudgetError:
                 return False
             return True
+
+    def alone(self, event: Event) -> float:
+        """What the event costs by itself, as an epsilon at the budget's delta."""
+        try:
+            return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)
+        except NotAccountable:  # known by its Rényi cost only
+            return self._filter.epsilon(self._filter.cost(event))
 
     def price(self, event: Event) -> float:
         """What one release counts for beside others, as an epsilon at the budget's delta."""
@@ -229,7 +276,8 @@ class Ledger:
         texts = {"label": label, "who": who or _user(), "source": source, "data": data}
         for name, text in texts.items():
             _text(name, text)
-        with self._lock:
+        watched = nullcontext() if self.witness is None else self.witness.charging(self, event, label)
+        with watched, self._lock:
             self._look()
             if not self._exists:
                 self._check(self._tally, event, label)
@@ -248,7 +296,7 @@ class Ledger:
             return
         epsilon, left = self._filter.epsilon(total), self._filter.left(tally.cost)
         if not tally.releases:
-            epsilon, left = self._alone(event), self.budget.epsilon
+            epsilon, left = self.alone(event), self.budget.epsilon
             if epsilon <= self.budget.epsilon:
                 return
         elif cost.delta and total.delta > self._filter.delta_approximate:
@@ -263,12 +311,6 @@ class Ledger:
             f"{self.budget.unit}, of which {left:.4g} is left. Lower its epsilon or ask for a larger "
             "budget."
         )
-
-    def _alone(self, event: Event) -> float:
-        try:
-            return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)
-        except NotAccountable:  # known by its Rényi cost only
-            return self._filter.epsilon(self._filter.cost(event))
 
     def _read(self, connection: sa.Connection) -> Tally:
         """Add up what was written since the last look; entries are never changed, only added to."""
@@ -308,6 +350,7 @@ class Ledger:
 
 def _settings(budget: Budget, population: str) -> dict[str, object]:
     return {
+        "version": store.VERSION,
         **{name: getattr(budget, name) for name in ("epsilon", "delta", "unit", "adjacency")},
         "population": population,
         "made": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -213,13 +213,18 @@ def _prepare(connection: sqlite3.Connection, _: object) -> None:
 def _fill(connection: sa.Connection, settings: dict[str, Any]) -> None:
     _metadata.create_all(connection)
     if connection.execute(sa.select(ledger_table.c.id)).first() is None:
-        row = {"id": 1, "version": VERSION, **settings}
+        row = {"id": 1, **settings}
         connection.execute(ledger_table.insert(), {**row, "head": Chain(fixed(row)).head})
 
 
+def settings(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """What never changes about a ledger."""
+    return {name: row[name] for name in _FIXED}
+
+
 def fixed(row: Mapping[Any, Any]) -> str:
-    """What never changes about a ledger, as one text."""
-    return json.dumps({name: row[name] for name in _FIXED})
+    """The same as one text."""
+    return json.dumps(settings(row))
 
 
 def read_settings(connection: sa.Connection) -> sa.RowMapping:

@@ -25,6 +25,7 @@ from sourdine.ledger.record import Entry
 from sourdine.pate.aggregators import NO_ANSWER, Aggregator, Flags, Floats, InteractiveGNMax
 from sourdine.pate.teachers import processes
 from sourdine.pate.votes import Counts, Votes
+from sourdine.register import watch
 from sourdine.rng import Source, secure
 
 
@@ -61,7 +62,8 @@ def no_answers() -> Answers:
 class Labelling:
     """See the top of this file.
 
-    ledger: or a Budget, for one in memory. questions, answers: how many are asked and answered at most,
+    ledger: or a Budget, for one in memory. shared: whether other runs are charged to the same ledger.
+    questions, answers: how many are asked and answered at most,
     fixed without the votes. go_on: of a labelling that was stopped, with its open reservation and what
     it had answered and shown until then.
     """
@@ -75,10 +77,14 @@ class Labelling:
         answers: int,
         source: Source | None = None,
         data: str = "",
+        shared: bool = False,
         go_on: tuple[Entry, Answers] | None = None,
     ) -> None:
         self.aggregator = aggregator
         self.ledger = ledger if isinstance(ledger, Ledger) else Ledger(None, ledger)
+        self.shared = shared
+        if self.ledger.witness is None:
+            self.ledger = watch(self.ledger, [])
         self.questions = checks.whole("questions", questions)
         self.answers = checks.whole("answers", answers)
         if self.answers > self.questions:

@@ -20,6 +20,8 @@ from sourdine import certificate as papers
 from sourdine.certificate import Access, Certificate
 from sourdine.errors import InputError, SourdineError
 from sourdine.events import NOTHING
+from sourdine.ledger import Ledger
+from sourdine.ledger.shared import published
 from sourdine.pate.labelling import Answers, Labelling, no_answers
 from sourdine.report.card import card
 from sourdine.report.page import page
@@ -99,7 +101,8 @@ def seal(
         save(folder)
         text = json.dumps(dict(metrics), indent=2, allow_nan=False) + "\n"
         (folder / "metrics.json").write_text(text, encoding="utf-8")
-        draft = _draft(labelling, about, metrics, _plan(labelling, about))
+        ledger = published(labelling.ledger, [labelling.entry.id], folder)
+        draft = _draft(labelling, ledger, about, metrics, _plan(labelling, about))
         (folder / "README.md").write_text(card(draft.document, metrics), encoding="utf-8")
         (folder / "report.html").write_text(page(draft.document, metrics), encoding="utf-8")
         papers.seal(folder, draft, besides=working)
@@ -128,7 +131,11 @@ def _plan(labelling: Labelling, about: About) -> dict[str, Any]:
 
 
 def _draft(
-    labelling: Labelling, about: About, metrics: Mapping[str, Any], training: Mapping[str, Any]
+    labelling: Labelling,
+    ledger: Ledger,
+    about: About,
+    metrics: Mapping[str, Any],
+    training: Mapping[str, Any],
 ) -> Certificate:
     budget, event = labelling.ledger.budget, labelling.event
     unit = "all records of a person lie" if budget.unit == "user" else "a record lies"
@@ -155,7 +162,8 @@ def _draft(
         accesses.append(Access(f"the number of {budget.unit}s", NOTHING, why))
     sampling = papers.sampling(event)
     return papers.draft(
-        labelling.ledger,
+        ledger,
+        shared=labelling.shared,
         what="a text classifier (the student), the answers it learnt from, and its metrics",
         to="anyone: the attacker sees every file of this folder and knows the public texts",
         contribution_bound=1,

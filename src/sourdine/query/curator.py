@@ -30,6 +30,7 @@ from sourdine.ledger import Ledger
 from sourdine.mechanisms import Exponential, Laplace, OpenCounts
 from sourdine.mechanisms.sensitivity import Sensitivity, grouped
 from sourdine.query import people, where
+from sourdine.register import watch
 from sourdine.rng import Source, secure
 
 FINE = 1 << 30
@@ -45,6 +46,7 @@ class Curator:
     data: a path to CSV, TSV or Parquet, a pandas, polars or pyarrow table, or what `read` returned.
     budget: a Budget (kept in memory, gone with the session) or a Ledger to draw on.
     user: the column that names the person, for unit "user"; rows_per_user of each person count.
+    budget_of_all: the largest epsilon of all ledgers over these records together (register/).
     columns, missing, encoding: see `sourdine.data.tables.read`; everything is checked here, at load.
     """
 
@@ -60,6 +62,7 @@ class Curator:
         encoding: str = "utf-8",
         confidence: float = 0.95,
         source: Source | None = None,
+        budget_of_all: float | None = None,
     ) -> None:
         if not isinstance(budget, Budget | Ledger):
             raise InputError("give a budget, such as Budget(1, 1e-6), or a Ledger to draw on.")
@@ -87,6 +90,7 @@ class Curator:
             checks.delta(self.ledger.budget.delta, self.table.rows)
         self._owner = people.owners(self.table, user) if user is not None else None
         self._counts = people.first_rows(self._owner, self._rows) if self._owner is not None else None
+        self.ledger = watch(self.ledger, [data], encoding, budget_of_all=budget_of_all)
         self.fingerprint = _fingerprint(self.table) if self.ledger.kept else ""
         self._codes: dict[str, tuple[NDArray[np.int64], dict[str, int]]] = {}
         self._closed = False

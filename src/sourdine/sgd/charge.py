@@ -9,8 +9,9 @@ from sourdine.accounting import curve, least_noise
 from sourdine.budget import Budget
 from sourdine.errors import BudgetError, InputError
 from sourdine.events import NOTHING, Event, GaussianEvent, compose, parallel
-from sourdine.ledger import Ledger
+from sourdine.ledger import Entry, Ledger
 from sourdine.ledger.record import CHARGE, RESERVE
+from sourdine.ledger.shared import FILE, check_part, published
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.sampling import Lots, PoissonLots
@@ -22,6 +23,9 @@ class Charge:
     Guarantee: `reserve` puts the whole plan on the ledger, or raises BudgetError; nothing may be drawn
     before. noise_multiplier is the least that fits, unless one is given.
 
+    budget: a Budget, for a ledger of the run's own; a Ledger, for all that it has left; or both, a
+    Budget and the shared ledger: then the noise is the least whose own curve costs at most that budget,
+    and it is granted if the ledger has room.
     also: what else is released beside the steps (the labels, noisy metrics). It is part of the same
     plan, fixed in advance, so that one curve covers all; whoever draws it does so after `reserve`.
     apart: what units meet that the steps never meet; see ParallelEvent.
@@ -41,6 +45,7 @@ class Charge:
         label: str,
         folder: Folder | None,
         processes: Processes,
+        ledger: Ledger | None = None,
         also: Event = NOTHING,
         apart: Event | None = None,
     ) -> None:
@@ -49,19 +54,24 @@ class Charge:
         self.reservation: int | None = None
         self.kind, self.reserved, self.settled = "", "", False
         self._engines = 0
+        self._entries: list[int] = []  # of this run in the ledger
         self.run_again: Event = NOTHING  # steps that were run twice, charged by themselves
         if noise_multiplier is not None:
             self.noise_multiplier = checks.positive("noise_multiplier", noise_multiplier)
         if budget is None:
             if noise_multiplier is None:
                 raise InputError("give a budget, or noise_multiplier= to have epsilon reported.")
-            delta = 1e-6 if delta is None else checks.delta(delta)
-            epsilon = curve(self.event()).epsilon_upper(delta)
-            budget = Budget(max(epsilon * (1 + 1e-9), 1e-9), delta, unit)
+            like = Budget(1, unit=unit) if ledger is None else ledger.budget
+            delta = like.delta if delta is None else checks.delta(delta)
+            epsilon = curve(self.event(), like.adjacency).epsilon_upper(delta)
+            budget = Budget(max(epsilon * (1 + 1e-9), 1e-9), delta, unit, like.adjacency)
         elif delta is not None:
             raise InputError("the budget says what delta is; leave delta= out, or give no budget.")
-        self.ledger = _ledger(budget, folder.path if folder and processes.first else None)
-        self.budget = self.ledger.budget
+        own = _ledger(budget, folder.path if folder and processes.first and not ledger else None)
+        self._own, self.ledger = own, own if ledger is None or not processes.first else ledger
+        self.shared = ledger is not None
+        """Whether other runs are charged to the same ledger, which this one takes a part of."""
+        self.budget = own.budget if ledger is None else check_part(ledger, own.budget)
         if self.budget.unit != unit:
             what = "say whose each example is with users=" if unit == "example" else "leave users= out"
             raise InputError(
@@ -111,21 +121,21 @@ class Charge:
         return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)
 
     def _least(self) -> float:
-        """The least noise that the ledger would grant now."""
-        if not self.ledger.spent().releases:
+        """The least noise that the budget, or what is left of a ledger, allows now."""
+        if not self._own.spent().releases:
             least = least_noise(self.budget, lambda noise: self.event(noise=noise))
         else:  # beside other releases the filter decides
             low, least = 1e-3, 1.0
-            while not self.ledger.fits(self.event(noise=least)):
+            while not self._own.fits(self.event(noise=least)):
                 low, least = least, 4 * least
                 if least > 1e9:
-                    self.ledger.reserve(self.event(noise=least), self.label)  # raises: nothing is left
+                    self._own.reserve(self.event(noise=least), self.label)  # raises: nothing is left
             while least > low * 1.0005:
                 middle = (low * least) ** 0.5
-                fits = self.ledger.fits(self.event(noise=middle))
+                fits = self._own.fits(self.event(noise=middle))
                 low, least = (low, middle) if fits else (middle, least)
         more = 1e-5
-        while not self.ledger.fits(self.event(noise=least)):
+        while not self._own.fits(self.event(noise=least)):
             least *= 1 + more  # the search stops close to the budget; the ledger's word counts
             more *= 2
         return least
@@ -139,6 +149,7 @@ class Charge:
             self.reservation = self.processes.once(
                 lambda: self.ledger.reserve(event, self.label, source=source, data=run).id
             )
+            self._entries.append(self.reservation)
 
     def settle(self, done: int, because: str) -> None:
         """Closes the reservation after so many steps."""
@@ -153,11 +164,11 @@ class Charge:
     def find(self, run: str) -> bool:
         """Takes up the reservation of a run, as the ledger knows it: a killed run may not."""
 
-        def look() -> tuple[int, str, str, bool, list[str]] | None:
+        def look() -> tuple[int, str, str, bool, list[Entry]] | None:
             entries = self.ledger.history()
             own = [entry for entry in entries if entry.data == run]
             closed = {entry.refers for entry in entries}
-            again = [entry.text for entry in own if entry.kind == CHARGE]
+            again = [entry for entry in own if entry.kind == CHARGE]
             for entry in own:
                 if entry.kind == RESERVE:
                     return entry.id, entry.text, entry.source, entry.id in closed, again
@@ -166,8 +177,13 @@ class Charge:
         found = self.processes.once(look)
         if found is not None:
             self.reservation, self.reserved, self.kind, self.settled, again = found
-            self.run_again = compose([Event.from_json(text) for text in again])
+            self.run_again = compose([entry.event for entry in again])
+            self._entries = [self.reservation, *(entry.id for entry in again)]
         return found is not None
+
+    def published(self, folder: Path) -> Ledger:
+        """The ledger of the run folder that is handed on."""
+        return published(self.ledger, self._entries, folder)
 
     def again(self, steps: int, run: str) -> None:
         """Charges steps that may have been run before and will be run with other randomness."""
@@ -175,9 +191,10 @@ class Charge:
             event = self.training(steps, self.noise_multiplier)
             label = f"{self.label}, {steps} steps run again"
             try:
-                self.processes.once(
+                charged = self.processes.once(
                     lambda: self.ledger.charge(event, label, source=self.kind, data=run).id
                 )
+                self._entries.append(charged)
             except BudgetError as error:
                 raise BudgetError(
                     f"{error} Data, settings or code are not what they were (or the keys are gone), so "
@@ -247,4 +264,4 @@ def _ledger(budget: Budget | Ledger, folder: Path | None) -> Ledger:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder} cannot be a run folder: {error.strerror}.") from None
-    return Ledger(folder / "ledger.sqlite", budget)
+    return Ledger(folder / FILE, budget)

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ from sourdine import checks, rng
 from sourdine.budget import Budget
 from sourdine.errors import CheckError, InputError
 from sourdine.ledger import Ledger
+from sourdine.ledger.shared import open_shared
+from sourdine.register import watch
 from sourdine.sgd.adding import Adding, largest
 from sourdine.sgd.agreement import agreement
 from sourdine.sgd.ahead import Ahead, Lot
@@ -60,6 +62,10 @@ class Engine(Adding, Resuming):
     budget: a Budget; a Ledger that the run is charged to; or None, with noise_multiplier and delta, to
     have epsilon reported (delta is 1e-6 by default). Without noise_multiplier, the noise is the least
     that the budget allows. A Charge is a plan made before, with its own lots, steps, noise and folder.
+    ledger: a ledger that other runs share; then the budget is this run's part of it.
+    data_name: the table that the examples come from, a path or a frame: by it the run is compared with
+    all others over the same records (register/), under budget_of_all, the largest epsilon of all their
+    ledgers together. Without it the run is listed as not compared.
     loss: loss(model, batch) gives one loss per example, each of its own example only.
     lot_size: planned units in a lot; sums are divided by it. lots: another way to draw them
     (sgd/sampling.py, or FixedLots for correlated noise), in the place of Poisson lots.
@@ -91,6 +97,9 @@ class Engine(Adding, Resuming):
         clip: float | Clip = 1.0,
         noise_multiplier: float | None = None,
         delta: float | None = None,
+        ledger: Ledger | str | Path | None = None,
+        budget_of_all: float | None = None,
+        data_name: Any = None,
         lots: Lots | None = None,
         users: Sequence[Hashable] | None = None,
         most_per_user: int = 1,
@@ -125,7 +134,7 @@ class Engine(Adding, Resuming):
 
         unit = "example" if users is None else "user"
         if isinstance(budget, Charge):
-            others = (lot_size, steps, noise_multiplier, delta, lots, records, folder)
+            others = (lot_size, steps, noise_multiplier, delta, lots, records, folder, ledger)
             if budget.unit != unit or any(other is not None for other in others):
                 raise InputError(
                     f"the plan is made: for {budget.unit}s, and with all that is asked for."
@@ -133,7 +142,9 @@ class Engine(Adding, Resuming):
             self.charge = budget
             self._processes.check(budget.lots)
         else:
-            lots = planned(lots, lot_size, len(self._units), self._count, records, adjacency(budget))
+            shared = None if ledger is None else open_shared(ledger)
+            held = shared if budget is None else budget
+            lots = planned(lots, lot_size, len(self._units), self._count, records, adjacency(held))
             self._processes.check(lots)
             self.charge = Charge(
                 budget,
@@ -145,7 +156,10 @@ class Engine(Adding, Resuming):
                 label=label,
                 folder=None if folder is None else Folder(folder, self._processes),
                 processes=self._processes,
+                ledger=shared,
             )
+            tables = [] if data_name is None else [data_name]
+            self.charge.ledger = watch(self.charge.ledger, tables, budget_of_all=budget_of_all)
         lots = self.plan = self.charge.lots
         size = largest(lots, most_per_user, self._device) if batch_size is None else batch_size
         self.batch_size = checks.whole("batch_size", size)

@@ -19,6 +19,7 @@ from sourdine.budget import Budget
 from sourdine.certificate import Access
 from sourdine.errors import InputError
 from sourdine.events import NOTHING, Event, GaussianEvent, compose
+from sourdine.ledger import Ledger
 from sourdine.rng import Source
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
@@ -70,8 +71,8 @@ class Accounts:
         """What else a certificate says of how the model was trained."""
         return {}
 
-    def made(self, charge: Charge) -> str | None:
-        """When the certificate says that it was made; None for the time when it is."""
+    def made(self, ledger: Ledger) -> str | None:
+        """When the certificate of this run's ledger says that it was made; None for the time when it is."""
         return None
 
     def not_covered(self) -> list[str]:
@@ -101,8 +102,12 @@ class Accounts:
         folder: Folder | None,
         processes: Processes,
         noise: float | None,
+        ledger: Ledger | None = None,
     ) -> Charge:
-        """The plan, held against the budget; `noise` is that of a run that goes on."""
+        """The plan, held against the budget; `noise` is that of a run that goes on.
+
+        ledger: a shared one, of which the budget is this run's part.
+        """
         return Charge(
             self.budget,
             poisson(plan.lot_size, units, records, self.budget.adjacency),
@@ -113,6 +118,7 @@ class Accounts:
             label="training of a text classifier",
             folder=folder,
             processes=processes,
+            ledger=ledger,
             also=self.everyone,
             apart=self.held_out,
         )

@@ -18,8 +18,10 @@ import concurrent.futures
 import functools
 import multiprocessing
 import os
+import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,19 @@ import torch
 
 from sourdine import checks, rng
 from sourdine.accounting import curve
-from sourdine.errors import InputError
+from sourdine.budget import Budget
+from sourdine.digits import above
+from sourdine.errors import BudgetError, InputError
 from sourdine.events import Event, ParallelEvent, compose
-from sourdine.ledger import Ledger
+from sourdine.ledger import Entry, Ledger
 from sourdine.ledger.record import RESERVE
+from sourdine.ledger.shared import FILE, check_part, open_shared, published
+from sourdine.register import watch
 from sourdine.text import desk
 from sourdine.text.accounts import find_labels
 from sourdine.text.comparison import Comparison, OneRun
 from sourdine.text.desk import Desk
+from sourdine.text.prepared import Prepared
 from sourdine.text.releases import Labels
 from sourdine.text.results import METRICS, publish, sum_up
 from sourdine.text.runs import PLAN, Cost, costs, made
@@ -54,25 +61,27 @@ def compare(
     workers: int = 1,
     keep: bool = False,
     metric: str = "accuracy",
+    at_most: float | None = None,
     tell: Tell = lambda done, total, doing: None,
     announce: Callable[[dict[str, Any]], object] = lambda plan: None,
 ) -> dict[str, Any]:
     """Makes the runs that are missing, shares them with whoever works in the same folder, and sums up.
 
-    keep: the folder of every run stays, its weights and certificate too. announce: hears the plan and
+    keep: the folder of every run stays, its weights and certificate too. at_most: the largest epsilon
+    that the whole may cost, by default the largest of the budgets compared. announce: hears the plan and
     its cost once it is charged, before the first run. Returns what comparison.json holds.
     """
     checks.one_of("metric", metric, tuple(METRICS))
     table = Desk(out)
     with table.claim("plan", wait=True):
-        planned = _planned(asked, table)
+        planned = _planned(asked, table, lambda total: _agree(asked, total, at_most))
     announce(planned)
     if workers == 1:
         _work(asked, table.folder, keep, tell)
     else:
         _share(asked, table.folder, keep, checks.whole("workers", workers), tell)
     with table.claim("plan", wait=True):
-        _settle(table)
+        _settle(asked, table)
         found = sum_up(planned, [table.result(run.name) or {} for run in asked.runs])
         publish(found, metric, table.folder)
         table.clear()
@@ -82,12 +91,50 @@ def compare(
 # The plan and its cost
 
 
-def _planned(asked: Comparison, table: Desk) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class Price:
+    """What a comparison releases and costs; nothing of it is charged yet."""
+
+    ready: Prepared
+    each: dict[str, Cost]
+    counts: Labels | None
+    whole: Event | None
+    epsilon: float | None
+    """Of the whole, at the delta asked for; None where nothing of it is private."""
+
+
+def price(asked: Comparison) -> Price:
+    """Plans every run and adds them up; nothing is charged."""
+    ready = asked.trainer(OneRun("head", 1.0, 1), asked.labels or ("0", "1")).prepare()
+    if ready.test is None:
+        raise InputError("no records are held out, so there is nothing to compare by.")
+    each, counts = costs(asked, ready), None
+    if asked.labels is None:
+        sigma = max(4.0, 20.0 / asked.epsilons[0])
+        counts = Labels(sigma, asked.delta * _LABEL_SHARE, asked.rows_per_user, "zero-out")
+    whole = _whole(asked, each, counts)
+    epsilon = None if whole is None else curve(whole).epsilon_upper(asked.delta) * (1 + 1e-6)
+    return Price(ready, each, counts, whole, epsilon)
+
+
+def _agree(asked: Comparison, total: float, at_most: float | None) -> None:
+    """Refuses a total that nobody has agreed to."""
+    limit = asked.largest if at_most is None else at_most
+    if total <= limit:
+        return
+    raise BudgetError(
+        f"this comparison was not begun: its {len(asked.runs)} runs cost epsilon {above(total)} in all, "
+        f"and at most {limit:g} was agreed to. Allow it with --at-most (at_most=), or compare fewer "
+        "methods, budgets or seeds. Nothing was charged."
+    )
+
+
+def _planned(asked: Comparison, table: Desk, agree: Callable[[float], None]) -> dict[str, Any]:
     """The plan of the folder, made and charged if there is none yet."""
     about = asked.described()
     known = desk.read(table.folder / PLAN)
     if known is None:
-        return _plan(asked, about, table)
+        return _plan(asked, about, table, agree)
     if (known.get("format"), known.get("version")) != (_FORMAT, _VERSION):
         raise InputError(f"{table.folder / PLAN} is of another or a newer kind; update sourdine.")
     other = [name for name, value in about.items() if known["settings"].get(name) != value]
@@ -104,21 +151,18 @@ def _planned(asked: Comparison, table: Desk) -> dict[str, Any]:
     return known
 
 
-def _plan(asked: Comparison, about: dict[str, Any], table: Desk) -> dict[str, Any]:
+def _plan(
+    asked: Comparison, about: dict[str, Any], table: Desk, agree: Callable[[float], None]
+) -> dict[str, Any]:
     folder = table.folder
-    if folder.exists() and any(path.name != "ledger.sqlite" for path in folder.iterdir()):
+    if folder.exists() and any(path.name != FILE for path in folder.iterdir()):
         raise InputError(f"{folder} is not empty and holds no comparison; name a new folder.")
-    ready = asked.trainer(OneRun("head", 1.0, 1), asked.labels or ("0", "1")).prepare()
-    if ready.test is None:
-        raise InputError("no records are held out, so there is nothing to compare by.")
-    each = costs(asked, ready)
-    counts = None
-    if asked.labels is None:
-        sigma = max(4.0, 20.0 / asked.epsilons[0])
-        counts = Labels(sigma, asked.delta * _LABEL_SHARE, asked.rows_per_user, "zero-out")
-    whole = _whole(asked, each, counts)
+    priced = price(asked)
+    ready, each, counts = priced.ready, priced.each, priced.counts
     source = rng.secure()
-    epsilon = None if whole is None else _reserve(asked, whole, folder, source.kind, about["data"])
+    if priced.whole is not None and priced.epsilon is not None:
+        agree(priced.epsilon)
+        _reserve(asked, priced.whole, priced.epsilon, table, source.kind)
     labels, failure = list(asked.labels or ()), None
     if counts is not None:
         try:
@@ -130,11 +174,11 @@ def _plan(asked: Comparison, about: dict[str, Any], table: Desk) -> dict[str, An
         "version": _VERSION,
         "settings": about,
         "unit": asked.unit,
-        "records": {"train": len(ready.train), "test": len(ready.test)},
+        "records": {"train": len(ready.train), "test": len(ready.test or ())},
         "labels": labels,
         "runs": [run.name for run in asked.runs],
         "private_runs": sum(run.private for run in asked.runs),
-        "epsilon": epsilon,
+        "epsilon": priced.epsilon,
         "events": {kind: cost.event.to_json() for kind, cost in each.items()},
     }
     desk.write(folder / PLAN, content)  # failure too: who looks again would have to pay again
@@ -153,24 +197,43 @@ def _whole(asked: Comparison, kinds: dict[str, Cost], counts: Labels | None) -> 
     return compose(parts) if parts else None
 
 
-def _reserve(asked: Comparison, whole: Event, folder: Path, kind: str, data: str) -> float:
+def _reserve(asked: Comparison, whole: Event, epsilon: float, table: Desk, kind: str) -> None:
     """Charges everything before anything is drawn; a killed start has done so already."""
-    epsilon = curve(whole).epsilon_upper(asked.delta)
-    folder.mkdir(parents=True, exist_ok=True)
-    budget = asked.budget(epsilon * (1 + 1e-6))
-    ledger = Ledger(folder / "ledger.sqlite", budget)
-    if not any(entry.kind == RESERVE for entry in ledger.history()):
-        ledger.reserve(whole, f"a comparison of {len(asked.runs)} runs", source=kind, data=data)
-    return budget.epsilon
+    ledger, run = _ledger(asked, table, asked.budget(epsilon))
+    if _reserved(ledger, run) is None:
+        ledger = watch(ledger, [asked.corpus], asked.encoding, budget_of_all=asked.budget_of_all)
+        ledger.reserve(whole, f"a comparison of {len(asked.runs)} runs", source=kind, data=run)
 
 
-def _settle(table: Desk) -> None:
-    path = table.folder / "ledger.sqlite"
-    if path.exists():
-        ledger = Ledger(path)
-        entries = ledger.history()
-        if len(entries) == 1:
-            ledger.settle(entries[0], Event.from_json(entries[0].text), "done")
+def _ledger(asked: Comparison, table: Desk, budget: Budget | None) -> tuple[Ledger, str]:
+    """The shared ledger, or the comparison's own; and the name of the comparison in it."""
+    name = table.beside / "run"
+    if not name.exists():
+        desk.write(name, secrets.token_hex(16))
+    if asked.ledger is not None:
+        shared = open_shared(asked.ledger)
+        if budget is not None:
+            check_part(shared, budget)
+        return shared, name.read_text(encoding="utf-8")
+    table.folder.mkdir(parents=True, exist_ok=True)
+    return Ledger(table.folder / FILE, budget), name.read_text(encoding="utf-8")
+
+
+def _reserved(ledger: Ledger, run: str) -> Entry | None:
+    found = (entry for entry in ledger.history() if entry.kind == RESERVE and entry.data == run)
+    return next(found, None)
+
+
+def _settle(asked: Comparison, table: Desk) -> None:
+    if asked.ledger is None and not (table.folder / FILE).exists():
+        return  # nothing of it is private
+    ledger, run = _ledger(asked, table, None)
+    entry = _reserved(ledger, run)
+    if entry is None:
+        return  # nothing of it is private, or this folder was finished before
+    if entry.id not in {settlement.refers for settlement in ledger.history()}:
+        ledger.settle(entry, entry.event, "done")
+    published(ledger, [entry.id], table.folder)
 
 
 # The runs

@@ -17,6 +17,7 @@ from sourdine.budget import Budget
 from sourdine.data.corpus import Corpus, read_corpus
 from sourdine.data.fingerprint import fingerprint
 from sourdine.errors import InputError
+from sourdine.ledger.shared import open_shared
 from sourdine.text.contrast import PLACES, Place
 from sourdine.text.ensemble import Ensemble
 from sourdine.text.models import BYTES
@@ -56,7 +57,8 @@ class Comparison:
 
     seeds: how many times each run is made, each time with fresh secure randomness; runs without privacy
     are seeded by their number. steps, max_length: stated for all methods that train in steps. public:
-    texts without labels, and teachers: how many, for PATE.
+    texts without labels, and teachers: how many, for PATE. ledger: a shared one, which the whole is
+    charged to; budget_of_all: see sourdine.register.
     """
 
     corpus: Corpus
@@ -72,6 +74,9 @@ class Comparison:
     device: str | None
     public: Corpus | None = None
     teachers: int = 250
+    ledger: str | Path | None = None
+    budget_of_all: float | None = None
+    encoding: str = "utf-8"
 
     @property
     def unit(self) -> str:
@@ -95,6 +100,11 @@ class Comparison:
             for method in self.methods
         ]
 
+    @property
+    def largest(self) -> float:
+        """The largest budget compared; 0 where no run is private."""
+        return max((run.epsilon for run in self.runs if run.private), default=0.0)
+
     def budget(self, epsilon: float) -> Budget:
         return Budget(epsilon, self.delta, self.unit)
 
@@ -102,7 +112,7 @@ class Comparison:
         self, run: OneRun, labels: Sequence[str], folder: Path | None = None, tell: Any = None
     ) -> Trainer:
         """The Trainer of a run; of the two other places for noise only its data and model are used."""
-        return Trainer(
+        trainer = Trainer(
             self.corpus,
             self.budget(run.epsilon) if run.private else None,
             model=self.model,
@@ -120,6 +130,8 @@ class Comparison:
             resume=True,
             tell=tell,
         )
+        trainer.registered = False
+        return trainer
 
     def strategy(self, method: str) -> Strategy:
         if method == "all" and self.model == BYTES:
@@ -152,6 +164,7 @@ class Comparison:
             "max_length": self.max_length,
             "public": None if self.public is None else fingerprint(self.public.table()),
             "teachers": None if self.public is None else self.teachers,
+            "ledger": None if self.ledger is None else open_shared(self.ledger).identity,
         }
 
 
@@ -174,6 +187,8 @@ def comparison(
     encoding: str = "utf-8",
     public: Any = None,
     teachers: int = 250,
+    ledger: str | Path | None = None,
+    budget_of_all: float | None = None,
 ) -> Comparison:
     """Reads the records and checks what is asked; nothing is charged.
 
@@ -182,7 +197,7 @@ def comparison(
     """
     if not epsilons:
         raise InputError("give the budgets to compare, for instance 1, 2, 5 and inf (no privacy).")
-    found = sorted({math.inf if e == math.inf else checks.epsilon(e) for e in epsilons})
+    found = sorted({math.inf if e == math.inf else checks.protecting(e) for e in epsilons})
     chosen = _methods(methods, labels is not None, public is not None, device)
     corpus = (
         data
@@ -203,6 +218,9 @@ def comparison(
         device=device,
         public=_public(public, corpus, encoding) if Ensemble.name in chosen else None,
         teachers=checks.whole("teachers", teachers, least=2),
+        ledger=ledger,
+        budget_of_all=budget_of_all,
+        encoding=encoding,
     )
     checks.delta(delta, asked.units)
     return asked

@@ -25,6 +25,7 @@ from sourdine.pate.planner import Plan, plan_blindly
 from sourdine.pate.student import fit_student
 from sourdine.pate.teachers import fit_heads, partitions
 from sourdine.pate.votes import Votes
+from sourdine.register import PART_OF_A_PLAN
 from sourdine.rng import Source
 from sourdine.text.contrast import Rows
 from sourdine.text.examples import NOTHING
@@ -54,9 +55,10 @@ class Ensemble:
     ) -> Weights:
         plan, votes = self._plan(budget, classes), self._votes(rows, classes)
         # What the comparison has reserved is charged there; this ledger keeps to the plan.
+        ledger = Ledger(None, budget).watched_by(PART_OF_A_PLAN)
         labelling = Labelling(
             plan.aggregator,
-            Ledger(None, budget),
+            ledger,
             questions=plan.questions,
             answers=plan.answers,
             source=source,

@@ -125,10 +125,11 @@ def seal_run(
     the folder stays an unfinished one, with the canaries and the ledger.
     """
     try:
-        found = audited(run.folder, charge.ledger, shown) if shown else None
+        ledger = charge.published(run.folder)
+        found = audited(run.folder, ledger, shown) if shown else None
         run.model.save(run.folder)
         _write(run.folder / "metrics.json", run.metrics)
-        draft = _draft(run, charge, accounts, plan, about, found)
+        draft = _draft(run, charge, ledger, accounts, plan, about, found)
         document = draft.document
         (run.folder / "README.md").write_text(card(document, run.metrics), encoding="utf-8")
         (run.folder / "report.html").write_text(page(document, run.metrics), encoding="utf-8")
@@ -163,6 +164,7 @@ def audited(folder: Path, ledger: Ledger, shown: Sequence[Scored]) -> list[dict[
 def _draft(
     run: Run,
     charge: Charge,
+    ledger: Ledger,
     accounts: Accounts,
     plan: Plan,
     about: About,
@@ -208,7 +210,8 @@ def _draft(
     counted = "UNKNOWN" if about.units is None else about.units
     trained_weights = sum(x.numel() for x in _trained(run.model, plan))
     return papers.draft(
-        charge.ledger,
+        ledger,
+        shared=charge.shared,
         what="a text classifier: its weights, its labels, and its metrics",
         to=accounts.seen_by,
         contribution_bound=about.contribution_bound,
@@ -243,7 +246,7 @@ def _draft(
             **accounts.about,
         },
         not_covered=accounts.not_covered(),
-        made=accounts.made(charge),
+        made=accounts.made(ledger),
     )
 
 

@@ -8,6 +8,7 @@ charged once. One process works on a folder (text/desk.py), or two would draw on
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from sourdine.data.owner import BESIDE
 from sourdine.errors import InputError
 from sourdine.events import NOTHING
 from sourdine.ledger import Ledger
+from sourdine.ledger.shared import FILE
 from sourdine.pate import aggregators, owner, teachers
 from sourdine.pate.aggregators import NO_ANSWER, Aggregator, ConfidentGNMax, LNMax
 from sourdine.pate.labelling import Labelling
@@ -34,6 +36,7 @@ from sourdine.pate.planner import fit_noise, plan_blindly
 from sourdine.pate.release import ANSWERS, About, read_answers, seal, write_answers
 from sourdine.pate.student import Student, fit_student
 from sourdine.pate.votes import Votes
+from sourdine.register import watch
 from sourdine.text import desk, examples
 from sourdine.text.frozen import Frozen, Tell
 from sourdine.text.model import TextModel
@@ -93,7 +96,10 @@ class Teaching:
         model: str | None = None,
         device: str | None = None,
         tell: Tell | None = None,
+        ledger: Ledger | None = None,
+        budget_of_all: float | None = None,
     ) -> None:
+        self.ledger, self._ceiling = ledger, budget_of_all
         self.material, self.budget, self.count, self.wish = material, budget, count, wish
         self.folder, self.model = folder, model
         self._classes = len(material.goal.labels)
@@ -108,15 +114,19 @@ class Teaching:
         # An order that is no secret, and has nothing to do with how the file of texts is sorted.
         self.order = np.random.default_rng(0).permutation(len(self.features))
         self.votes = self._votes()[self.order[: plan["questions"]]]
-        ledger = Ledger(self.folder / "ledger.sqlite", self.budget, lazy=True)
+        own = self.folder / FILE
+        ledger = Ledger(own, self.budget, lazy=True) if self.ledger is None else self.ledger
+        ledger = watch(ledger, [self.material.private], budget_of_all=self._ceiling)
         self.answers = read_answers(self.folder / ANSWERS)
-        entries = ledger.history()
+        run = plan.get("run", self._data)  # plans of older versions have no name of their own
+        entries = [entry for entry in ledger.history() if entry.data == run]
         self.labelling = Labelling(
             _aggregator(plan),
             ledger,
             questions=plan["questions"],
             answers=plan["answers"],
-            data=self._data,
+            data=run,
+            shared=self.ledger is not None,
             go_on=(entries[0], self.answers) if entries else None,
         )
         self._ask()
@@ -133,6 +143,7 @@ class Teaching:
             "model": self.model,
             "data": self._data,
             "public": fingerprint(self.material.public.table()),
+            "ledger": None if self.ledger is None else self.ledger.identity,
         }
         if resume:
             known = desk.read(self.folder / PLAN) or {"asked": {}}
@@ -146,6 +157,7 @@ class Teaching:
             self.wish, self.budget, self.count, self._classes, len(self.material.public)
         )
         plan = {
+            "run": secrets.token_hex(16),
             "asked": asked,
             "kind": chosen.name,
             "noise": asdict(chosen),

@@ -26,6 +26,9 @@ from sourdine.data.fingerprint import fingerprint
 from sourdine.data.owner import BESIDE, examine
 from sourdine.data.split import own_salt, split
 from sourdine.errors import InputError
+from sourdine.ledger import Ledger
+from sourdine.ledger.shared import check_part, open_shared
+from sourdine.register import PART_OF_A_PLAN, watch
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
@@ -68,6 +71,9 @@ class Trainer(Learning):
     audit: so many canaries are drawn along with the records (sgd/canaries.py), audit_texts: so many
     canary texts (text/auditing.py). What an attacker sees of them bounds epsilon from below; a run that
     shows more than it claims gets no certificate.
+    ledger: a ledger that exists (its path, URL or object), which other runs share: the budget is this
+    run's part of it, with the ledger's delta, unit and adjacency, and the run folder gets an extract.
+    budget_of_all: the largest epsilon of all ledgers over these records together (register/).
     output_dir: where the run works and ends; an unfinished one goes on with resume.
     seed: repeats a run, for tests and teaching: it gets no certificate. not_private: no privacy at all,
     on data that may be used so.
@@ -92,6 +98,8 @@ class Trainer(Learning):
         records: int | None = None,
         reference: str | Path | None = None,
         encoding: str = "utf-8",
+        ledger: Ledger | str | Path | None = None,
+        budget_of_all: float | None = None,
         output_dir: str | Path | None = None,
         resume: bool = False,
         trains: str | Strategy | None = None,
@@ -139,7 +147,16 @@ class Trainer(Learning):
         if budget is not None and budget.unit != self.unit:
             hint = "name the column of persons with user=" if user is None else "leave user= out"
             raise InputError(f"the budget is per {budget.unit}; {hint}, or make one per {self.unit}.")
+        if budget is None and (ledger, budget_of_all) != (None, None):
+            raise InputError("a run without privacy is charged to no ledger; leave ledger= out.")
         self.budget, self.not_private = budget, not_private
+        self.ledger = (
+            None if ledger is None else open_shared(ledger, None if budget is None else budget.epsilon)
+        )
+        if self.ledger is not None and budget is not None:
+            check_part(self.ledger, budget)
+        self.registered = True  # the runs of a comparison are entered as one, by the comparison
+        self._ceiling, self._charged = budget_of_all, False
         self.model_name, self._kind = model or default_model(), _task(task)
         self.strategy: Strategy | None = LoRA(lora) if lora is not None else _strategy(trains)
         self.output = None if output_dir is None else Path(output_dir).expanduser()
@@ -240,7 +257,16 @@ class Trainer(Learning):
     # The run
 
     def fit(self) -> Run:
-        """Trains and returns the run; without output_dir it lies in a temporary folder until saved."""
+        """Trains and returns the run; without output_dir it lies in a temporary folder until saved.
+
+        Once: a second run is a second release, with a budget and a Trainer of its own.
+        """
+        if self._charged:
+            raise InputError(
+                "this Trainer has made its run, and a second one would be charged as much again; make "
+                "another Trainer for it. If the first was stopped, that one takes resume=True and its "
+                "output_dir."
+            )
         with repeatable(self._device), torch.random.fork_rng(devices=[]):
             return self._fit() if self.budget is not None else self._fit_plainly()
 
@@ -261,6 +287,8 @@ class Trainer(Learning):
             if charge.kind not in ("", source.kind):
                 raise InputError(f"this run began with a {charge.kind} source; go on with one like it.")
             progress.note(noise_multiplier=charge.noise_multiplier)
+            self._enter(charge)
+            self._charged = True
             charge.reserve(source.kind, folder.run)
             if "labels" not in progress.state:
                 try:
@@ -312,6 +340,7 @@ class Trainer(Learning):
         found = processes.once(lambda: [fingerprint(part.table()) for part in parts])
         found += [named_base(self.model_name), str(ready.plan.max_length), str(ready.plan.strategy)]
         found += self.labels or ()
+        found += [] if self.ledger is None else [self.ledger.identity]
         found.append(str(self._auditing))
         if progress.state.setdefault("began", found) != found:
             raise InputError(
@@ -349,7 +378,18 @@ class Trainer(Learning):
         noise: float | None,
     ) -> Charge:
         declared = None if self.records is None else ready.units
-        return own.charge(ready.plan, ready.units, declared, folder, processes, noise)
+        return own.charge(ready.plan, ready.units, declared, folder, processes, noise, self.ledger)
+
+    def _enter(self, charge: Charge) -> None:
+        """The charge will be about these records; see register/."""
+        private = [self._given]
+        if self._given_test is not None and not self.test_is_public:
+            private.append(self._given_test)
+        if not self.registered:
+            charge.ledger = charge.ledger.watched_by(PART_OF_A_PLAN)
+        elif charge.processes.first:
+            encoding = self._columns["encoding"]
+            charge.ledger = watch(charge.ledger, private, encoding, budget_of_all=self._ceiling)
 
     def _labels(self, ready: Prepared, own: Accounts, source: rng.Source) -> list[str]:
         """Declared labels, or those that come out of a noisy count over all records."""

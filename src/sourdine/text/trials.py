@@ -119,6 +119,7 @@ class SelectionCharge(Charge):
         """Charges the selection for good, once; the engines of all trials ask for it."""
         if self.reservation is None:
             self.reservation = self.ledger.charge(self.event(), self.label, source=source, data=run).id
+            self._entries.append(self.reservation)
 
     def settle(self, done: int, because: str) -> None:
         """Nothing: that a trial is over is told to nobody."""
@@ -161,9 +162,9 @@ class TunedAccounts(Accounts):
             "tuning_expected_trials": self.trials.expected,
         }
 
-    def made(self, charge: Charge) -> str:
+    def made(self, ledger: Ledger) -> str:
         """When the tuning was charged: together with the time when it ended that would tell of K."""
-        return charge.ledger.history()[-1].at
+        return ledger.history()[-1].at
 
     def not_covered(self) -> list[str]:
         other = ("the time that training took", "the choice of settings")
@@ -183,13 +184,14 @@ class TunedAccounts(Accounts):
         folder: Folder | None,
         processes: Processes,
         noise: float | None,
+        ledger: Ledger | None = None,
     ) -> SelectionCharge:
         """The plan, held against the budget; its ledger is made by the charge itself."""
         where = None if folder is None else folder.path / "ledger.sqlite"
         return SelectionCharge(
             self.trials,
             self.inside,
-            Ledger(where, self.budget, lazy=True),
+            Ledger(where, self.budget, lazy=True) if ledger is None else self.budget,
             poisson(plan.lot_size, units, records, self.budget.adjacency),
             plan.steps,
             unit=self.budget.unit,
@@ -198,6 +200,7 @@ class TunedAccounts(Accounts):
             label="tuning of a text classifier",
             folder=None,  # trials leave no checkpoint
             processes=processes,
+            ledger=ledger,
             also=self.everyone,
             apart=self.held_out,
         )

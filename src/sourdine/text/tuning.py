@@ -31,6 +31,8 @@ from sourdine.budget import Budget
 from sourdine.data.corpus import Corpus
 from sourdine.errors import BudgetError, InputError, SourdineError
 from sourdine.events import compose
+from sourdine.ledger import Ledger
+from sourdine.ledger.shared import FILE
 from sourdine.mechanisms.selection import RandomTrials, choose
 from sourdine.sgd.charge import Charge
 from sourdine.sgd.folder import Folder
@@ -208,8 +210,12 @@ class Tuner(Trainer):
         with folder.held():
             progress = Progress(folder.path, processes)
             own, source = self._accounts(ready), self._source or rng.secure()
-            charge = own.charge(ready.plan, ready.units, self.records, folder, processes, None)
-            charge.reserve(source.kind, "")
+            charge = own.charge(
+                ready.plan, ready.units, self.records, folder, processes, None, self.ledger
+            )
+            self._enter(charge)
+            self._charged = True
+            charge.reserve(source.kind, folder.run)
             goal = self._kind(tuple(self._labels(ready, own, source)))
             self._read_all(ready, goal)
             best = self.best(ready, goal, charge, own, source)
@@ -315,7 +321,7 @@ class Tuner(Trainer):
             text = json.dumps(content, indent=2, allow_nan=False) + "\n"
             (run.folder / TUNING).write_text(text, encoding="utf-8")
             self._seal(run, there, charge, own)
-            _backdate(run.folder, own.made(charge))
+            _backdate(run.folder, own.made(Ledger(run.folder / FILE)))
         except (OSError, SourdineError) as error:
             if isinstance(error, OSError) or type(error) is SourdineError:
                 raise SourdineError(
