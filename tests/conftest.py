@@ -4,7 +4,10 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # One thread a process: pytest runs several, and torch's threads would wait for each other.
@@ -26,3 +29,10 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, max_examples=500)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True)
+def fresh_register() -> Iterator[None]:
+    """No test hears of what another one has charged."""
+    yield
+    (Path(os.environ["SOURDINE_HOME"]) / "register.sqlite").unlink(missing_ok=True)

@@ -82,7 +82,7 @@ def protecting(value: float) -> float:
     """An epsilon of a release that promises something: at most 100 for a whole run."""
     if epsilon(value) > 100:
         raise InputError(
-            f"epsilon {value:g} protects nobody: above 100 the promise is empty, and nothing was charged. "
+            f"epsilon {value:g} protects nobody: above 100 the promise is empty. Nothing was charged. "
             "Take 1 to 8; for data that may be used without privacy say so: --not-private "
             "(not_private=True)."
         )

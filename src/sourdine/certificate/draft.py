@@ -53,8 +53,8 @@ def draft(
     added. What is missing in `data` and `model` becomes UNKNOWN. The costs of `accesses` must add up to
     exactly what the ledger counts, and the sampling texts must name the scheme of its events
     (`facts.sampling` writes them). shared: the ledger is an extract of one that other runs share, so
-    that its budget bounds all of them together. made: an ISO time to state in place of now, where how long the work
-    took is a secret.
+    that its budget bounds all of them together. made: an ISO time to state in place of now, where how
+    long the work took is a secret.
     """
     entries = ledger.history()
     if source != SECURE or seeded(entries):

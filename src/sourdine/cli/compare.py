@@ -106,8 +106,8 @@ def compare(
 ) -> None:
     """Train by each method at each budget, several times; table and privacy-utility frontier.
 
-    It costs the sum of its private runs, charged before the first: look at it with --plan. Stopped, it goes on with the same
-    command; started twice, both share the runs.
+    It costs the sum of its private runs, charged before the first; --plan shows it. Stopped, it goes on
+    with the same command; started twice, both share the runs.
 
     Example: `sourdine compare notes.csv --text note --label diagnosis --epsilon 1 2 5 --labels yes,no`
     """
@@ -150,7 +150,7 @@ def compare(
         _say_plan(asked, room.price(asked).epsilon, json)
         return
     limit = None if at_most is None else checks.epsilon(at_most)
-    if limit is None and owner.on_terminal() and not (folder / room.PLAN).exists():
+    if limit is None and owner.on_terminal() and not (folder / "plan.json").exists():
         limit = _agreed(asked, room.price(asked).epsilon or 0.0)
     with _progress(not json) as tell:
         found = room.compare(
@@ -184,8 +184,8 @@ def _agreed(asked: Comparison, total: float) -> float | None:
     if total <= asked.largest:
         return None
     question = (
-        f"these {len(asked.runs)} runs cost epsilon {above(total)} in all, and the largest --epsilon is "
-        f"{asked.largest:g}. Charge it?"
+        f"these {len(asked.runs)} runs cost epsilon {above(total)} in all, and the largest --epsilon "
+        f"is {asked.largest:g}. Charge it?"
     )
     return total if owner.confirmed(question) else None
 

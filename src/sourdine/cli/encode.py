@@ -161,7 +161,8 @@ def encode(
             own = Ledger(folder / FILE, budget, lazy=True) if shared is None else shared
             own = watch(own, [corpus], encoding, budget_of_all=budget_of_all)
             encoder = _encoder(
-                own if shared is None else budget, None if shared is None else own, classes, chosen, clip,
+                own if shared is None else budget, None if shared is None else own,
+                classes, chosen, clip,
                 _labels(label_privacy, share), _mode(mode, mixed, outputs), noise,
             )  # fmt: skip
             found = _private(encoder, corpus, read, folder, model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json as json_module
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,14 +14,17 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.cli.options import Config, Json, print_json, spending
+from sourdine.cli.options import Config, Encoding, Json, print_json, spending
 from sourdine.digits import below
 from sourdine.errors import InputError, LedgerError
 
 if TYPE_CHECKING:
     from sourdine.ledger import Entry, Ledger
+    from sourdine.register import Line, Total
 
-app = typer.Typer(help="Show a ledger's budget and history, start a ledger, or export it.")
+app = typer.Typer(
+    help="Start a ledger, show its budget and history, export it; list all that records were charged."
+)
 Where = Annotated[str, typer.Argument(help="A SQLite file or a postgresql:// URL.")]
 COLUMNS = ("id", "at", "who", "kind", "label", "source", "data", "refers", "reason", "epsilon", "event")
 
@@ -182,6 +186,75 @@ def export(
     except OSError as error:
         out.unlink(missing_ok=True)  # no half a history
         raise InputError(f"the export cannot be written to {out}: {error.strerror}.") from None
+
+
+@app.command("spent")
+def spent(
+    data: Annotated[Path, typer.Argument(help="The table: a CSV, TSV, JSONL or Parquet file.")],
+    encoding: Encoding = "utf-8",
+    json: Json = False,
+    config: Config = None,
+) -> None:
+    """List what all ledgers of yours were charged about these records, and the total.
+
+    The records are recognised whatever the format of the table and whichever columns a run read. The
+    total adds up epsilons and deltas; a ledger with more than one release counts with its budget.
+
+    Example: `sourdine ledger spent notes.csv`
+    """
+    from sourdine.register import open_book, recall, sum_up  # noqa: PLC0415
+
+    found = recall(data, encoding)
+    if found is None:
+        raise InputError(
+            f"{data} cannot be read whole, so nobody can tell whose records it holds; check the path, "
+            "--encoding and the columns."
+        )
+    with open_book() as book:
+        lines, unknown = book.lines(found), len(book.not_compared())
+        ceilings = [ceiling for _, ceiling in book.ceilings(found)]
+        others = [
+            (other.name, share)
+            for _, other, share in book.alike(found)
+            if other.fingerprint != found.fingerprint
+        ]
+    totals = sum_up(lines)
+    if json:
+        print_json(
+            {
+                "records": found.rows,
+                "lines": [_plain(line) for line in lines],
+                "totals": [vars(total.budget) for total in totals],
+                "budget_of_all": min((each.epsilon for each in ceilings), default=None),
+                "same_records": [{"table": name, "share": share} for name, share in others],
+                "not_compared": unknown,
+            }
+        )
+        return
+    _say_spent(lines, totals)
+    for ceiling in ceilings:
+        print(f"budget of all: epsilon={ceiling.epsilon:g} per {ceiling.unit} ({ceiling.adjacency})")
+    for name, share in others:
+        print(f"counted as the same records: {name} ({share:.0%} of the rows in common)")
+    if unknown:
+        print(f"not compared: {unknown} ledgers of runs that did not name their table")
+
+
+def _plain(line: Line) -> dict[str, Any]:
+    shown = {name: value for name, value in vars(line).items() if name not in ("budget", "ledger")}
+    return {**shown, **vars(line.budget)}
+
+
+def _say_spent(lines: Sequence[Line], totals: Sequence[Total]) -> None:
+    if not lines:
+        print("nothing was charged about these records")
+    for line in lines:
+        more = "" if line.releases == 1 else f", {line.releases} releases, so its whole budget counts"
+        print(f"{line.at[:10]}  {described(line.budget)}  {line.label}, in {line.place}{more}")
+    for total in totals:
+        print(f"in all: at most {described(total.budget)}")
+    if len(totals) > 1:
+        print("other units and adjacencies have no common sum")
 
 
 def _line(ledger: Ledger, entry: Entry) -> dict[str, Any]:

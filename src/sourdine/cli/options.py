@@ -130,7 +130,8 @@ Adjacency = Annotated[
     str | None,
     typer.Option(
         "--adjacency",
-        help="zero-out, add-remove (with --records) or replace-one (default: zero-out, or the ledger's).",
+        help="zero-out, add-remove (with --records) or replace-one "
+        "(default: zero-out, or the ledger's).",
     ),
 ]
 Encoding = Annotated[str, typer.Option("--encoding", help="Of a text file.")]
@@ -149,7 +150,7 @@ def training_budget(
     adjacency: str | None,
     ledger: str | None = None,
 ) -> Budget:
-    """The budget of a run, with a warning where it is unusual; the rest of it is the shared ledger's."""
+    """The budget of a run, with a warning where it is unusual; with a ledger, a part of that."""
     if epsilon is None:
         raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
     checks.protecting(epsilon)

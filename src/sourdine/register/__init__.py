@@ -5,7 +5,7 @@ lies in the user's config folder and sees all of them: `records` tells whose rec
 `book` keeps the charges, `watch` enters each charge before its ledger is asked.
 """
 
-from sourdine.register.book import Line, Register, Totals, open_book, recall
+from sourdine.register.book import Line, Register, Total, open_book, recall, sum_up
 from sourdine.register.records import Records, identify
 from sourdine.register.watch import PART_OF_A_PLAN, watch
 
@@ -14,9 +14,10 @@ __all__ = [
     "Line",
     "Records",
     "Register",
-    "Totals",
+    "Total",
     "identify",
     "open_book",
     "recall",
+    "sum_up",
     "watch",
 ]

@@ -1,14 +1,14 @@
 """The register as a file: what was charged to which ledger, about whose records, under which ceiling.
 
-Guarantee: `open_book` is exclusive among all processes of this user. What a block entered is on the disk
-when it commits. Totals are upper bounds by basic composition (Dwork and Roth 2014, theorem 3.16): the
+Guarantee: `open_book` is exclusive among all processes of this user. What a block entered is on the
+disk when it commits. Totals are upper bounds by basic composition (Dwork and Roth 2014, theorem 3.16): the
 epsilons add up, and so do the deltas. A ledger with one release counts with that release; a ledger with
 more counts with its budget, which is what it promises about everything it ever grants. So two ledgers
 over the same records cost at most the sum of their lines. Lines of another unit or adjacency have no
 common sum; they are listed beside it.
 
-Tables count as the same records where their fingerprints agree, or where about half of the smaller one's
-rows stand in the other (records.py).
+Tables count as the same records where their fingerprints agree, or where about half of the smaller
+one's rows stand in the other (records.py).
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ FILE, LOCK = "register.sqlite", "register.lock"
 SAME = 0.5
 """Share of the rows in common above which two tables count as the same records."""
 _WAIT = 60.0
+_CERTAIN = 1 - 1e-9  # a delta that promises nothing; a budget has none of 1
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records (
   id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, name TEXT NOT NULL, rows INTEGER NOT NULL,
   sketch BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS charge (
-  id INTEGER PRIMARY KEY, at TEXT NOT NULL, ledger TEXT NOT NULL, place TEXT NOT NULL, label TEXT NOT NULL,
+  id INTEGER PRIMARY KEY, at TEXT NOT NULL, ledger TEXT NOT NULL, place TEXT NOT NULL,
+  label TEXT NOT NULL,
   epsilon REAL NOT NULL, alone INTEGER NOT NULL, budget REAL NOT NULL, delta REAL NOT NULL,
   unit TEXT NOT NULL, adjacency TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS about (
@@ -47,7 +49,8 @@ CREATE TABLE IF NOT EXISTS about (
 CREATE TABLE IF NOT EXISTS ceiling (
   records INTEGER PRIMARY KEY REFERENCES records(id), epsilon REAL NOT NULL, unit TEXT NOT NULL,
   adjacency TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS file (stamp TEXT PRIMARY KEY, records INTEGER NOT NULL REFERENCES records(id));
+CREATE TABLE IF NOT EXISTS file (
+  stamp TEXT PRIMARY KEY, records INTEGER NOT NULL REFERENCES records(id));
 """
 
 
@@ -77,19 +80,25 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Totals:
-    """Lines that may be added up, by basic composition, and those that may not."""
+class Total:
+    """Lines of one unit and adjacency, and their sum by basic composition."""
 
     lines: tuple[Line, ...]
-    others: tuple[Line, ...]
 
     @property
-    def epsilon(self) -> float:
-        return math.fsum(line.budget.epsilon for line in self.lines)
+    def budget(self) -> Budget:
+        first = self.lines[0].budget
+        epsilon = math.fsum(line.budget.epsilon for line in self.lines)
+        delta = min(math.fsum(line.budget.delta for line in self.lines), _CERTAIN)
+        return Budget(epsilon, delta, first.unit, first.adjacency)
 
-    @property
-    def delta(self) -> float:
-        return math.fsum(line.budget.delta for line in self.lines)
+
+def sum_up(lines: Sequence[Line]) -> list[Total]:
+    """The sums of all lines that may be added up; one for each unit and adjacency."""
+    groups: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        groups.setdefault((line.budget.unit, line.budget.adjacency), []).append(line)
+    return [Total(tuple(group)) for group in groups.values()]
 
 
 class Register:
@@ -118,7 +127,8 @@ class Register:
             *(budget.unit, budget.adjacency),
         )
         number = self._db.execute(
-            "INSERT INTO charge (at, ledger, place, label, epsilon, alone, budget, delta, unit, adjacency)"
+            "INSERT INTO charge"
+            " (at, ledger, place, label, epsilon, alone, budget, delta, unit, adjacency)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             row,
         ).lastrowid
@@ -158,15 +168,6 @@ class Register:
         shares = ((number, other, records.shared_with(other)) for number, other in every)
         return [found for found in shares if found[2] >= SAME]
 
-    def totals(self, records: Records, unit: str, adjacency: str) -> Totals:
-        """What may be added up for this unit and adjacency."""
-        found = self.lines(records)
-        same = [(x.budget.unit, x.budget.adjacency) == (unit, adjacency) for x in found]
-        return Totals(
-            tuple(line for line, own in zip(found, same, strict=True) if own),
-            tuple(line for line, own in zip(found, same, strict=True) if not own),
-        )
-
     def ceilings(self, records: Records) -> list[tuple[Records, Budget]]:
         """The budgets of all ledgers together that these records are under."""
         found = []
@@ -186,7 +187,10 @@ class Register:
 
     def known(self, stamp: str) -> Records | None:
         """The records of a file that was read before and has not changed since."""
-        query = "SELECT fingerprint, name, rows, sketch FROM records JOIN file ON records = id WHERE stamp = ?"
+        query = (
+            "SELECT fingerprint, name, rows, sketch FROM records JOIN file ON records = id"
+            " WHERE stamp = ?"
+        )
         row = self._db.execute(query, (stamp,)).fetchone()
         return None if row is None else _stored(row)
 
@@ -266,13 +270,13 @@ def open_book() -> Iterator[Register]:
                 yield Register(connection)
     except sqlite3.Error as error:
         raise InputError(
-            f"the register {folder / FILE} cannot be used ({error}): it is damaged, or its disk is full. "
-            "Mend it, or restore it from a copy. Nothing was drawn."
+            f"the register {folder / FILE} cannot be used ({error}): it is damaged, or its disk is "
+            "full. Mend it, or restore it from a copy. Nothing was drawn."
         ) from None
     except OSError as error:
         raise SourdineError(
-            f"the register {folder / FILE} cannot be written: {error.strerror}. Every charge is entered "
-            "there first, so nothing was charged; make room, or mend its permissions."
+            f"the register {folder / FILE} cannot be written: {error.strerror}. Every charge is "
+            "entered there first, so nothing was charged; make room, or mend its permissions."
         ) from None
 
 

@@ -106,7 +106,7 @@ def _threshold(sketch: Hashes) -> int:
 
 
 def _hashes(cells: Sequence[Any], key: bytes) -> Hashes:
-    """A keyed hash of each row: 8 bytes, so that chance makes two of 10^7 rows one in 1 of 3e5 tables."""
+    """A keyed hash of each row: of 8 bytes, so that two of 10^7 rows share one in 1 of 3e5 tables."""
     between = pa.scalar(_BETWEEN, pa.large_string())
     found = np.empty(len(cells[0]), np.uint64)
     for start in range(0, len(found), _BLOCK):

@@ -9,6 +9,7 @@ the ledger holds it.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ from sourdine.errors import BudgetError, InputError, LedgerError
 from sourdine.events import Event
 from sourdine.ledger import Ledger
 from sourdine.ledger.book import Witness
-from sourdine.register.book import Charged, Line, Register, Totals, open_book, recall
+from sourdine.register.book import Charged, Line, Register, open_book, recall, sum_up
 from sourdine.register.records import Records
 
 _SHOWN = 3
@@ -75,8 +76,8 @@ class _Watch:
         known = tuple(each for each in found if each is not None)
         if self._ceiling is not None and (len(known) < len(found) or not found):
             raise InputError(
-                "a budget of all ledgers has to know whose records these are: name their table, and mend "
-                "what cannot be read in it; or leave the budget of all out. Nothing was charged."
+                "a budget of all ledgers has to know whose records these are: name their table, and "
+                "mend what cannot be read in it; or leave the budget of all out. Nothing was charged."
             )
         return known
 
@@ -128,12 +129,13 @@ def _check_ceilings(book: Register, records: Records, charged: Charged) -> None:
                 f"{ceiling.unit} under {ceiling.adjacency}, and a charge per {budget.unit} under "
                 f"{budget.adjacency} cannot be added to it. Ask for the same unit and adjacency."
             )
-        total = book.totals(other, ceiling.unit, ceiling.adjacency).epsilon
+        # Lines of another unit were entered before there was a ceiling, and are in no sum.
+        total = _total(book.lines(other), budget)
         if total > ceiling.epsilon * (1 + _SLACK):
             raise BudgetError(
                 f"{charged.label!r} was not run: with it all ledgers over these records would come to "
-                f"epsilon={total:.6g}, over their budget of all of {ceiling.epsilon:g}. `sourdine ledger "
-                "spent` lists them. Lower its epsilon."
+                f"epsilon={total:.6g}, over their budget of all of {ceiling.epsilon:g}. `sourdine "
+                "ledger spent` lists them. Lower its epsilon."
             )
 
 
@@ -144,36 +146,37 @@ def _before(book: Register, records: Sequence[Records], charged: Charged) -> lis
         for _, other, share in book.alike(each):
             if other.fingerprint != each.fingerprint:
                 said.append(
-                    f"about {share:.0%} of the rows of the smaller of {each.name} and {other.name} stand "
-                    "in both; they count as the same records."
+                    f"about {share:.0%} of the rows of the smaller of {each.name} and {other.name} "
+                    "stand in both; they count as the same records."
                 )
-        found = book.totals(each, charged.budget.unit, charged.budget.adjacency)
-        elsewhere = [x for x in (*found.lines, *found.others) if x.ledger != charged.ledger]
+        lines = book.lines(each)
+        elsewhere = [line for line in lines if line.ledger != charged.ledger]
         if elsewhere:
-            said.append(_sentence(elsewhere, _with(found, charged)))
+            said.append(_sentence(elsewhere, charged, first=len(elsewhere) == len(lines)))
     return list(dict.fromkeys(said))
 
 
-def _with(found: Totals, charged: Charged) -> Totals:
-    """The totals when the charge is made: a second one makes its ledger count with its budget."""
-    others = tuple(line for line in found.lines if line.ledger != charged.ledger)
-    first = charged.alone and len(others) == len(found.lines)
-    epsilon = charged.epsilon if first else charged.budget.epsilon
-    budget = replace(charged.budget, epsilon=epsilon)
-    line = Line(charged.ledger, charged.place, charged.label, "", 1, budget)
-    return Totals((*others, line), found.others)
+def _total(lines: Sequence[Line], like: Budget) -> float:
+    """The sum of all lines of one unit and adjacency."""
+    own = (like.unit, like.adjacency)
+    return math.fsum(
+        line.budget.epsilon for line in lines if (line.budget.unit, line.budget.adjacency) == own
+    )
 
 
-def _sentence(earlier: Sequence[Line], total: Totals) -> str:
+def _sentence(earlier: Sequence[Line], charged: Charged, first: bool) -> str:
+    """first: whether this is the first charge to its ledger, which then counts with it alone."""
     shown = [
         f"epsilon {above(line.budget.epsilon, 3)} on {line.at[:10]} in {line.place}"
         for line in earlier[-_SHOWN:]
     ]
     more = f" and {len(earlier) - _SHOWN} ledgers more" if len(earlier) > _SHOWN else ""
-    apart = " (another unit or adjacency is not added)" if total.others else ""
+    own = charged.epsilon if first and charged.alone else charged.budget.epsilon
+    total = _total(earlier, charged.budget) + own
+    apart = " (other units and adjacencies are not added)" if len(sum_up(earlier)) > 1 else ""
     return (
         f"these records were charged {', '.join(shown)}{more}; with this run at most "
-        f"{above(total.epsilon, 3)} in all{apart}."
+        f"{above(total, 3)} in all{apart}."
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sourdine import checks
 from sourdine.accounting import curve, least_noise
@@ -12,6 +14,7 @@ from sourdine.events import NOTHING, Event, GaussianEvent, compose, parallel
 from sourdine.ledger import Entry, Ledger
 from sourdine.ledger.record import CHARGE, RESERVE
 from sourdine.ledger.shared import FILE, check_part, published
+from sourdine.register import watch
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
 from sourdine.sgd.sampling import Lots, PoissonLots
@@ -88,6 +91,12 @@ class Charge:
             self.noise_multiplier = float(folder.state["noise_multiplier"])
         elif noise_multiplier is None:
             self.noise_multiplier = processes.once(self._least)
+
+    def watch(
+        self, tables: Sequence[Any], encoding: str = "utf-8", budget_of_all: float | None = None
+    ) -> None:
+        """From now on charges are entered in the register, as about the records of these tables."""
+        self.ledger = watch(self.ledger, tables, encoding, budget_of_all=budget_of_all)
 
     def take(self) -> None:
         """An engine runs the steps of this plan; a second one would run them a second time."""

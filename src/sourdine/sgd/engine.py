@@ -31,7 +31,6 @@ from sourdine.budget import Budget
 from sourdine.errors import CheckError, InputError
 from sourdine.ledger import Ledger
 from sourdine.ledger.shared import open_shared
-from sourdine.register import watch
 from sourdine.sgd.adding import Adding, largest
 from sourdine.sgd.agreement import agreement
 from sourdine.sgd.ahead import Ahead, Lot
@@ -143,8 +142,10 @@ class Engine(Adding, Resuming):
             self._processes.check(budget.lots)
         else:
             shared = None if ledger is None else open_shared(ledger)
-            held = shared if budget is None else budget
-            lots = planned(lots, lot_size, len(self._units), self._count, records, adjacency(held))
+            lots = planned(
+                *(lots, lot_size, len(self._units), self._count, records),
+                adjacency(shared if budget is None else budget),
+            )
             self._processes.check(lots)
             self.charge = Charge(
                 budget,
@@ -158,8 +159,7 @@ class Engine(Adding, Resuming):
                 processes=self._processes,
                 ledger=shared,
             )
-            tables = [] if data_name is None else [data_name]
-            self.charge.ledger = watch(self.charge.ledger, tables, budget_of_all=budget_of_all)
+            self.charge.watch([] if data_name is None else [data_name], budget_of_all=budget_of_all)
         lots = self.plan = self.charge.lots
         size = largest(lots, most_per_user, self._device) if batch_size is None else batch_size
         self.batch_size = checks.whole("batch_size", size)

@@ -72,7 +72,7 @@ class Accounts:
         return {}
 
     def made(self, ledger: Ledger) -> str | None:
-        """When the certificate of this run's ledger says that it was made; None for the time when it is."""
+        """When the certificate says that it was made; None for the time when it is."""
         return None
 
     def not_covered(self) -> list[str]:

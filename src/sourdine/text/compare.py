@@ -68,8 +68,8 @@ def compare(
     """Makes the runs that are missing, shares them with whoever works in the same folder, and sums up.
 
     keep: the folder of every run stays, its weights and certificate too. at_most: the largest epsilon
-    that the whole may cost, by default the largest of the budgets compared. announce: hears the plan and
-    its cost once it is charged, before the first run. Returns what comparison.json holds.
+    that the whole may cost, by default the largest of the budgets compared. announce: hears the plan
+    and its cost once it is charged, before the first run. Returns what comparison.json holds.
     """
     checks.one_of("metric", metric, tuple(METRICS))
     table = Desk(out)
@@ -123,8 +123,8 @@ def _agree(asked: Comparison, total: float, at_most: float | None) -> None:
     if total <= limit:
         return
     raise BudgetError(
-        f"this comparison was not begun: its {len(asked.runs)} runs cost epsilon {above(total)} in all, "
-        f"and at most {limit:g} was agreed to. Allow it with --at-most (at_most=), or compare fewer "
+        f"this comparison was not begun: its {len(asked.runs)} runs cost epsilon {above(total)} in "
+        f"all, and at most {limit:g} was agreed to. Allow it with --at-most (at_most=), or compare fewer "
         "methods, budgets or seeds. Nothing was charged."
     )
 

@@ -28,7 +28,7 @@ from sourdine.data.split import own_salt, split
 from sourdine.errors import InputError
 from sourdine.ledger import Ledger
 from sourdine.ledger.shared import check_part, open_shared
-from sourdine.register import PART_OF_A_PLAN, watch
+from sourdine.register import PART_OF_A_PLAN
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
 from sourdine.sgd.processes import Processes
@@ -389,7 +389,7 @@ class Trainer(Learning):
             charge.ledger = charge.ledger.watched_by(PART_OF_A_PLAN)
         elif charge.processes.first:
             encoding = self._columns["encoding"]
-            charge.ledger = watch(charge.ledger, private, encoding, budget_of_all=self._ceiling)
+            charge.watch(private, encoding, self._ceiling)
 
     def _labels(self, ready: Prepared, own: Accounts, source: rng.Source) -> list[str]:
         """Declared labels, or those that come out of a noisy count over all records."""
