@@ -12,6 +12,7 @@ from typing import Any
 from sourdine.budget import Budget
 from sourdine.certificate.document import Certificate
 from sourdine.certificate.facts import (
+    AT_LOAD,
     SECURE,
     Access,
     check_costs,
@@ -91,7 +92,8 @@ def draft(
         "events": json.loads(compose(counted).to_json()),
         "sampling": {"assumed": sampling_assumed, "executed": sampling_executed},
         "accesses": [
-            {"what": access.what, "cost": _cost(access.cost), "why": access.why} for access in accesses
+            {"what": access.what, "cost": _cost(access.cost), "why": access.why}
+            for access in (*accesses, AT_LOAD)
         ],
         "randomness": {"source": source, "numbers": numbers},
         "audit": audit if isinstance(audit, str) else [dict(finding) for finding in audit],

@@ -60,6 +60,15 @@ class Access:
             )
 
 
+AT_LOAD = Access(
+    "the records passed the checks at load",
+    None,
+    "before the charge the owner may have been asked about records whose label was not declared, or "
+    "that stand in public texts; that the run was made tells that it was allowed",
+)
+"""On every certificate, whether or not somebody was asked: a line that comes and goes would tell."""
+
+
 def private(event: Event) -> bool:
     """Whether the cost of an event, or of one that it holds, is itself private."""
     inner = [part for part, _ in event.parts if part is not event]

@@ -19,7 +19,9 @@ from sourdine.cli.options import (
     Encoding,
     Json,
     Label,
+    Labels,
     Model,
+    OtherLabels,
     SharedLedger,
     Text,
     import_text,
@@ -29,6 +31,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
+from sourdine.cli.owner import who_answers
 from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from sourdine.data.corpus import Corpus
     from sourdine.encoding.encoder import InstanceEncoder, Mode
     from sourdine.encoding.encodings import Encodings
-    from sourdine.encoding.labels import Labels
+    from sourdine.encoding.labels import Labels as LabelPrivacy
     from sourdine.encoding.maps import Map
     from sourdine.ledger import Ledger
 
@@ -48,9 +51,8 @@ def encode(
     data: Data,
     text: Text = None,
     label: Label = None,
-    labels: Annotated[
-        str | None, typer.Option("--labels", help="The classes, with commas; known without the data.")
-    ] = None,
+    labels: Labels = None,
+    other_labels: OtherLabels = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget.")] = None,
     delta: Delta = None,
     ledger: SharedLedger = None,
@@ -114,12 +116,11 @@ def encode(
             if mode == "texthide"
             else "give --epsilon, the budget; 8 is usual for noise on single records."
         )
-    classes = listed(labels)
-    if not classes:
-        raise InputError("name the classes with --labels yes,no: they must be known without the data.")
+    classes = _classes(labels)
     check_public(model)
     import_text()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
+    from sourdine.data.declared import check_labels  # noqa: PLC0415
     from sourdine.ledger import Ledger  # noqa: PLC0415
     from sourdine.ledger.shared import FILE  # noqa: PLC0415
     from sourdine.register import watch  # noqa: PLC0415
@@ -129,6 +130,7 @@ def encode(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; name a new folder with --out.")
     corpus = read_corpus(data, text=text, label=label, encoding=encoding)
+    check_labels(classes, [corpus], other_labels=other_labels, ask=who_answers())
     with progress(not json) as tell:
         read = Frozen(model, device, tell)
         known = None
@@ -167,6 +169,12 @@ def encode(
             )  # fmt: skip
             found = _private(encoder, corpus, read, folder, model)
     _say(found, folder, json)
+
+
+def _classes(labels: list[str] | None) -> list[str]:
+    if not (found := listed(labels)):
+        raise InputError("name the classes with --labels yes,no: they must be known without the data.")
+    return found
 
 
 def _warn_of_copies(corpus: Corpus, others: Corpus) -> None:
@@ -210,7 +218,7 @@ def _map(kind: str, public: Any, dimension: int | None) -> Map:
     return makers[kind](public, dimension or min(32, public.shape[1]))
 
 
-def _labels(kind: str, share: float) -> Labels:
+def _labels(kind: str, share: float) -> LabelPrivacy:
     from sourdine.encoding.labels import LABELS, Randomized  # noqa: PLC0415
 
     if kind not in LABELS:
@@ -233,7 +241,7 @@ def _encoder(
     classes: Any,
     chosen: Map,
     clip: float,
-    labels: Labels,
+    labels: LabelPrivacy,
     mode: Mode,
     noise: str,
 ) -> InstanceEncoder:

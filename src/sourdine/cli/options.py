@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import difflib
+import io
 import json
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -124,7 +127,20 @@ User = Annotated[
 ]
 RowsPerUser = Annotated[float, typer.Option("--rows-per-user", help="How many rows of a person count.")]
 Labels = Annotated[
-    str | None, typer.Option("--labels", help="The classes, with commas; found privately if not.")
+    list[str] | None,
+    typer.Option(
+        "--labels",
+        help="The classes, separated by commas; quote a name that holds one: 'yes,\"no, never\"'. May "
+        "be repeated; @FILE reads them from a file, one a line (default: found by a noisy count).",
+    ),
+]
+OtherLabels = Annotated[
+    str | None,
+    typer.Option(
+        "--other-labels",
+        help="drop: records whose label is not among --labels teach nothing (default: ask on a "
+        "terminal, stop elsewhere).",
+    ),
 ]
 Adjacency = Annotated[
     str | None,
@@ -183,9 +199,22 @@ def import_text() -> None:
         raise InputError(f"training needs {error.name}: pip install 'sourdine[text]'.") from None
 
 
-def listed(text: str | None) -> list[str] | None:
-    """The items of a comma-separated list."""
-    return None if text is None else [item.strip() for item in text.split(",") if item.strip()]
+def listed(text: str | Sequence[str] | None) -> list[str] | None:
+    """The items of one or more lines of CSV; @FILE stands for the lines of a file."""
+    if text is None:
+        return None
+    items: list[str] = []
+    for given in [text] if isinstance(text, str) else text:
+        lines = read_text(Path(given[1:])) if given.startswith("@") else given
+        try:
+            rows = list(csv.reader(io.StringIO(lines, newline=""), skipinitialspace=True, strict=True))
+        except csv.Error:
+            raise InputError(
+                f"the list {given!r} cannot be read: separate its items by commas, and put double "
+                "quotes around an item that holds a comma."
+            ) from None
+        items += [item.strip() for row in rows for item in row if item.strip()]
+    return items
 
 
 def numbers(name: str, text: str | None) -> list[float] | None:

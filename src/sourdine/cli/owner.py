@@ -7,8 +7,12 @@ stops and names the option that gives the answer.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from sourdine.data.declared import Ask
 
 NOT_FOR_RELEASE = "for you only, not for release"
 """Stands before exact facts about private records."""
@@ -32,3 +36,14 @@ def tell_privately(sentence: str) -> None:
 def confirmed(question: str) -> bool:
     """The answer to a yes-or-no question on the terminal; plain Enter is no."""
     return typer.confirm(f"sourdine: {question}", default=False, err=True)
+
+
+def asked(facts: str, question: str) -> bool:
+    """Shows exact facts about the records, and asks."""
+    tell_privately(facts)
+    return confirmed(question)
+
+
+def who_answers() -> Ask | None:
+    """Whoever sits at the terminal; None in a script, where an option has to answer."""
+    return asked if on_terminal() else None

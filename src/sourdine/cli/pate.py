@@ -20,7 +20,9 @@ from sourdine.cli.options import (
     Encoding,
     Json,
     Label,
+    Labels,
     Model,
+    OtherLabels,
     SharedLedger,
     Text,
     User,
@@ -31,6 +33,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
+from sourdine.cli.owner import who_answers
 from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
@@ -48,9 +51,8 @@ def pate(
     ] = None,
     text: Text = None,
     label: Label = None,
-    labels: Annotated[
-        str | None, typer.Option("--labels", help="The classes, with commas; known without the data.")
-    ] = None,
+    labels: Labels = None,
+    other_labels: OtherLabels = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="The budget.")] = None,
     delta: Delta = None,
     ledger: SharedLedger = None,
@@ -109,6 +111,7 @@ def pate(
     _check_folder(folder, resume)
     import_text()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415 (torch and more: only now)
+    from sourdine.data.declared import check_labels  # noqa: PLC0415
     from sourdine.text.desk import Desk  # noqa: PLC0415
     from sourdine.text.tasks import Classify  # noqa: PLC0415
     from sourdine.text.teaching import Material, Teaching, Wish  # noqa: PLC0415
@@ -117,6 +120,7 @@ def pate(
     own = read_corpus(data, text=text, label=label, user=user, encoding=encoding)
     others = read_corpus(public, text=list(own.text), label=None, encoding=encoding, labelled=False)
     _check_sizes(own, count, budget)
+    check_labels(classes, [own], other_labels=other_labels, ask=who_answers())
     material = Material(
         own,
         others,
@@ -199,16 +203,7 @@ def _about(material: Material) -> list[str]:
     """What the owner should know before anything is charged; for no one else's eyes."""
     from sourdine.data.owner import examine  # noqa: PLC0415
 
-    own, classes = material.private, material.goal.classes
-    known = sum(place >= 0 for place in classes(own.labels or []))
-    if not known:
-        raise InputError(
-            f"no record has one of the labels {', '.join(material.goal.labels)}; look at --labels and "
-            "--label."
-        )
-    said = examine(own).sentences()
-    if known < len(own):
-        said.append(f"{len(own) - known:,} records have no declared label and teach nothing.")
+    said = examine(material.private).sentences()
     if empty := sum(not "".join(row).strip() for row in zip(*material.public.texts, strict=True)):
         said.append(f"{empty:,} of the {len(material.public):,} public texts are empty.")
     return said

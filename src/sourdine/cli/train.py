@@ -25,6 +25,7 @@ from sourdine.cli.options import (
     Label,
     Labels,
     Model,
+    OtherLabels,
     Records,
     RowsPerUser,
     SharedLedger,
@@ -36,6 +37,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
+from sourdine.cli.owner import who_answers
 from sourdine.digits import above, below
 from sourdine.errors import InputError, SourdineError
 
@@ -65,6 +67,7 @@ def train(
     user: User = None,
     rows_per_user: RowsPerUser = 1,
     labels: Labels = None,
+    other_labels: OtherLabels = None,
     test: Annotated[str | None, typer.Option("--test", help="Other records to test on.")] = None,
     test_is_public: Annotated[
         bool, typer.Option("--test-is-public", help="The test records may be used without noise.")
@@ -137,6 +140,8 @@ def train(
             user=user,
             rows_per_user=whole("rows-per-user", rows_per_user) or 1,
             labels=listed(labels),
+            other_labels=other_labels,
+            ask=who_answers(),
             test=test,
             test_is_public=test_is_public,
             records=whole("records", records),

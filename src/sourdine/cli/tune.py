@@ -24,6 +24,7 @@ from sourdine.cli.options import (
     Label,
     Labels,
     Model,
+    OtherLabels,
     Records,
     RowsPerUser,
     SharedLedger,
@@ -36,6 +37,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
+from sourdine.cli.owner import who_answers
 from sourdine.digits import above
 from sourdine.errors import InputError
 
@@ -67,6 +69,7 @@ def tune(
     user: User = None,
     rows_per_user: RowsPerUser = 1,
     labels: Labels = None,
+    other_labels: OtherLabels = None,
     held_out: Annotated[
         float | None, typer.Option("--held-out", help="Share of the units to score on; 0.2.")
     ] = None,
@@ -111,6 +114,8 @@ def tune(
             user=user,
             rows_per_user=checks.whole("rows-per-user", rows_per_user),
             labels=listed(labels),
+            other_labels=other_labels,
+            ask=who_answers(),
             records=whole("records", records),
             encoding=encoding,
             ledger=ledger,

@@ -1,11 +1,11 @@
 """The register as a file: what was charged to which ledger, about whose records, under which ceiling.
 
 Guarantee: `open_book` is exclusive among all processes of this user. What a block entered is on the
-disk when it commits. Totals are upper bounds by basic composition (Dwork and Roth 2014, theorem 3.16): the
-epsilons add up, and so do the deltas. A ledger with one release counts with that release; a ledger with
-more counts with its budget, which is what it promises about everything it ever grants. So two ledgers
-over the same records cost at most the sum of their lines. Lines of another unit or adjacency have no
-common sum; they are listed beside it.
+disk when it commits. Totals are upper bounds by basic composition (Dwork and Roth 2014, theorem
+3.16): the epsilons add up, and so do the deltas. A ledger with one release counts with that release; a
+ledger with more counts with its budget, which is what it promises about everything it ever grants. So
+two ledgers over the same records cost at most the sum of their lines. Lines of another unit or
+adjacency have no common sum; they are listed beside it.
 
 Tables count as the same records where their fingerprints agree, or where about half of the smaller
 one's rows stand in the other (records.py).

@@ -178,6 +178,8 @@ def find_labels(
     if len(found) < 2:
         raise InputError(
             f"fewer than two labels are used by enough units to be told (about {counts.threshold:.0f} "
-            "are needed); declare the labels, or add records. The charge for looking stays."
+            "are needed), so there is nothing to train. The budget of the whole run has been spent: "
+            "the plan is one reservation, and a stop that looks at a noisy count gives nothing back. "
+            "Begin again with the labels declared, or with more records."
         )
     return found

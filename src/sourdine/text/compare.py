@@ -30,6 +30,7 @@ import torch
 from sourdine import checks, rng
 from sourdine.accounting import curve
 from sourdine.budget import Budget
+from sourdine.data.declared import Ask, check_labels
 from sourdine.digits import above
 from sourdine.errors import BudgetError, InputError
 from sourdine.events import Event, ParallelEvent, compose
@@ -62,19 +63,28 @@ def compare(
     keep: bool = False,
     metric: str = "accuracy",
     at_most: float | None = None,
+    other_labels: str | None = None,
+    ask: Ask | None = None,
     tell: Tell = lambda done, total, doing: None,
     announce: Callable[[dict[str, Any]], object] = lambda plan: None,
 ) -> dict[str, Any]:
     """Makes the runs that are missing, shares them with whoever works in the same folder, and sums up.
 
     keep: the folder of every run stays, its weights and certificate too. at_most: the largest epsilon
-    that the whole may cost, by default the largest of the budgets compared. announce: hears the plan
-    and its cost once it is charged, before the first run. Returns what comparison.json holds.
+    that the whole may cost, by default the largest of the budgets compared. other_labels, ask: see
+    data/declared.py. announce: hears the plan and its cost once it is charged, before the first run.
+    Returns what comparison.json holds.
     """
     checks.one_of("metric", metric, tuple(METRICS))
     table = Desk(out)
+
+    def agree(total: float | None) -> None:
+        check_labels(asked.labels, [asked.corpus], other_labels=other_labels, ask=ask)
+        if total is not None:
+            _agree(asked, total, at_most)
+
     with table.claim("plan", wait=True):
-        planned = _planned(asked, table, lambda total: _agree(asked, total, at_most))
+        planned = _planned(asked, table, agree)
     announce(planned)
     if workers == 1:
         _work(asked, table.folder, keep, tell)
@@ -124,12 +134,12 @@ def _agree(asked: Comparison, total: float, at_most: float | None) -> None:
         return
     raise BudgetError(
         f"this comparison was not begun: its {len(asked.runs)} runs cost epsilon {above(total)} in "
-        f"all, and at most {limit:g} was agreed to. Allow it with --at-most (at_most=), or compare fewer "
-        "methods, budgets or seeds. Nothing was charged."
+        f"all, and at most {limit:g} was agreed to. Allow it with --at-most (at_most=), or compare "
+        "fewer methods, budgets or seeds. Nothing was charged."
     )
 
 
-def _planned(asked: Comparison, table: Desk, agree: Callable[[float], None]) -> dict[str, Any]:
+def _planned(asked: Comparison, table: Desk, agree: Callable[[float | None], None]) -> dict[str, Any]:
     """The plan of the folder, made and charged if there is none yet."""
     about = asked.described()
     known = desk.read(table.folder / PLAN)
@@ -145,14 +155,14 @@ def _planned(asked: Comparison, table: Desk, agree: Callable[[float], None]) -> 
         )
     if not known["labels"]:
         raise InputError(
-            f"in the comparison of {table.folder} too few labels came out of the noisy count, and the "
-            "charge for looking stays; declare them, in another folder."
+            f"in the comparison of {table.folder} too few labels came out of the noisy count, and its "
+            "whole budget has been spent; declare the labels, in another folder."
         )
     return known
 
 
 def _plan(
-    asked: Comparison, about: dict[str, Any], table: Desk, agree: Callable[[float], None]
+    asked: Comparison, about: dict[str, Any], table: Desk, agree: Callable[[float | None], None]
 ) -> dict[str, Any]:
     folder = table.folder
     if folder.exists() and any(path.name != FILE for path in folder.iterdir()):
@@ -160,8 +170,8 @@ def _plan(
     priced = price(asked)
     ready, each, counts = priced.ready, priced.each, priced.counts
     source = rng.secure()
+    agree(priced.epsilon)
     if priced.whole is not None and priced.epsilon is not None:
-        agree(priced.epsilon)
         _reserve(asked, priced.whole, priced.epsilon, table, source.kind)
     labels, failure = list(asked.labels or ()), None
     if counts is not None:

@@ -22,6 +22,7 @@ import torch
 from sourdine import checks, rng
 from sourdine.budget import Budget
 from sourdine.data.corpus import Corpus, read_corpus
+from sourdine.data.declared import Ask, check_labels
 from sourdine.data.fingerprint import fingerprint
 from sourdine.data.owner import BESIDE, examine
 from sourdine.data.split import own_salt, split
@@ -64,6 +65,8 @@ class Trainer(Learning):
     model: a local path, a hub name or "bytes"; by default the fetched MiniLM if it is there, or bytes.
     trains: what is trained ("head", "bitfit", "lora", "prompt", "all", or a Strategy); lora=8 is short
     for LoRA(8). labels: the classes, if they may be known; otherwise they are found privately.
+    other_labels="drop": records with a label that was not declared teach nothing; without it they stop
+    the run before anything is charged (data/declared.py). ask: asks the owner instead.
     user: the column that says whose a record is, for a budget per user; rows_per_user of them count.
     test: other records to test on, in place of held out ones; test_is_public says that they may be used
     without noise. records: the declared number of units, under add-remove.
@@ -93,6 +96,8 @@ class Trainer(Learning):
         user: str | None = None,
         rows_per_user: int = 1,
         labels: Sequence[str] | None = None,
+        other_labels: str | None = None,
+        ask: Ask | None = None,
         test: Any = None,
         test_is_public: bool = False,
         records: int | None = None,
@@ -172,6 +177,7 @@ class Trainer(Learning):
         self.epochs = None if epochs is None else checks.positive("epochs", epochs)
         self.rows_per_user = checks.whole("rows_per_user", rows_per_user)
         self.labels = None if labels is None else Classify(tuple(labels)).labels
+        self._other_labels, self._ask = other_labels, ask
         self.records = None if records is None else checks.whole("records", records)
         self.test_is_public, self.resume, self.seed = test_is_public, resume, seed
         self._source = None if seed is None else rng.seeded(seed)
@@ -267,15 +273,21 @@ class Trainer(Learning):
                 "another Trainer for it. If the first was stopped, that one takes resume=True and its "
                 "output_dir."
             )
+        if self.registered:
+            Processes().once(self._check_labels)
         with repeatable(self._device), torch.random.fork_rng(devices=[]):
             return self._fit() if self.budget is not None else self._fit_plainly()
 
+    def _check_labels(self) -> None:
+        """Asks the owner, where the labels that were declared do not fit the records."""
+        ready = self.prepare()
+        tested = () if ready.test is None or self.test_is_public else (ready.test,)
+        check_labels(
+            self.labels, (ready.train, *tested), other_labels=self._other_labels, ask=self._ask
+        )
+
     def _fit(self) -> Run:
         ready, processes = self.prepare(), Processes()
-        if self.labels is not None and not set(self.labels) & set(ready.train.labels or ()):
-            raise InputError(
-                f"no record of {ready.train.name} has one of the labels that were declared; check them."
-            )
         folder = Folder(self._folder(processes), processes)
         with folder.held():
             progress = Progress(folder.path, processes)
