@@ -76,11 +76,11 @@ MAY_IMPORT = {
     # Its noise is made where that of training is: there is one place for it.
     "encoding": {
         *("accounting", "budget", "certificate", "checks", "digits", "errors", "events", "ledger"),
-        *("mechanisms", "report", "rng", "sgd"),
+        *("mechanisms", "register", "report", "rng", "sgd"),
     },
     "pate": {
         *("accounting", "budget", "certificate", "checks", "data", "digits", "errors", "events"),
-        *("ledger", "mechanisms", "report", "rng"),
+        *("ledger", "mechanisms", "register", "report", "rng"),
     },
     "report": {"accounting", "budget", "certificate", "checks", "digits", "errors", "events"},
     "attacks": {"audit", "checks", "data", "errors", "rng"},

@@ -78,6 +78,10 @@ def test_a_comparison_from_the_command_line(
         *("--labels", "yes,no", "--model", "bytes", "--max-length", "8", "--device", "cpu"),
         *("--metric", "macro-f1", "--out", str(out)),
     ]
+    assert main(given) == 3  # nobody has agreed to the sum
+    assert "at most 20 was agreed to" in capsys.readouterr().err
+    assert not (out / "ledger.sqlite").exists()
+    given += ["--at-most", "25"]
     assert main([*given, "--json"]) == 0
     printed, err = capsys.readouterr()
     found = json.loads(printed)

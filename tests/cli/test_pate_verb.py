@@ -325,7 +325,7 @@ def test_an_encoder_that_was_trained_on_somebodys_text_is_refused(root: Path, ru
         ({"public": "nowhere.csv"}, "nowhere.csv"),
         ({"label": "class"}, "class"),
         ({"questions": "0"}, "questions"),
-        ({"labels": "ja,nein"}, "no record has one of the labels ja, nein"),
+        ({"labels": "ja,nein"}, "no record has 'ja', 'nein'"),
         ({"assume": "75"}, "accuracy to assume"),
     ],
 )
@@ -353,9 +353,12 @@ def test_the_owner_hears_what_is_odd_about_the_records(
     public = tmp_path / "public.csv"
     public.write_text((root / "public.csv").read_text() + '""\n')
     table = arguments(root, public=str(public), out=str(tmp_path / "run"))
-    assert main([table[0], str(tmp_path / "notes.csv"), *table[2:]]) == 0
+    given = [table[0], str(tmp_path / "notes.csv"), *table[2:]]
+    assert main(given) == 2
     said = capsys.readouterr().err
-    assert "2 records have no declared label and teach nothing" in said
+    assert "1 of 400 records have a label that was not declared; 1 have no label" in said
+    assert main([*given, "--other-labels", "drop"]) == 0
+    said = capsys.readouterr().err
     assert "1 of the 121 public texts are empty" in said
 
 

@@ -81,20 +81,23 @@ def test_both_bounds_stand_in_the_certificate(model: str, tmp_path: Path, capsys
     assert verify(out).passed
 
 
-def test_two_runs_of_one_trainer_share_no_canaries(model: str) -> None:
-    made = sd.Trainer(
-        records(300),
-        sd.Budget(2, 1e-6),
-        model=model,
-        text="note",
-        label="mood",
-        labels=LABELS,
-        held_out=0,
-        steps=20,
-        lot_size=100,
-        audit=500,
+def test_two_runs_share_no_canaries(model: str) -> None:
+    made = (
+        sd.Trainer(
+            records(300),
+            sd.Budget(2, 1e-6),
+            model=model,
+            text="note",
+            label="mood",
+            labels=LABELS,
+            held_out=0,
+            steps=20,
+            lot_size=100,
+            audit=500,
+        )
+        for _ in range(2)
     )
-    first, second = (read(made.fit().folder)[0] for _ in range(2))
+    first, second = (read(each.fit().folder)[0] for each in made)
     assert (first.coins != second.coins).any()
     assert abs(np.corrcoef(first.scores, second.scores)[0, 1]) < 0.3  # false alarm below 1e-10
 

@@ -22,12 +22,13 @@ from sourdine.ledger import Ledger
 from sourdine.rng import seeded
 from sourdine.text import compare as room
 from sourdine.text import contrast, inputs, output, runs
-from sourdine.text.compare import compare
 from sourdine.text.comparison import METHODS, Comparison, OneRun, comparison
 from sourdine.text.contrast import Rows
 from sourdine.text.desk import Desk
 from sourdine.text.tasks import Classify
 
+ENOUGH = 1000.0
+"""All of these comparisons are agreed to."""
 WORDS = {"yes": ("good", "fine", "great"), "no": ("bad", "poor", "sad")}
 
 
@@ -52,6 +53,10 @@ def asked(**changes: Any) -> Comparison:
         "device": "cpu",
     }
     return comparison(changes.pop("data", table()), **(given | changes))
+
+
+def compare(settings: Comparison, out: Path, **options: Any) -> dict[str, Any]:
+    return room.compare(settings, out, at_most=ENOUGH, **options)
 
 
 @pytest.fixture(scope="module")
@@ -348,8 +353,12 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
 def test_a_start_killed_after_its_charge_is_charged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*given: Any) -> None:
-        raise KeyboardInterrupt
+    write = room.desk.write
+
+    def die(path: Path, content: Any) -> None:
+        if path.name == "plan.json":
+            raise KeyboardInterrupt
+        write(path, content)
 
     with monkeypatch.context() as patch:
         patch.setattr(room.desk, "write", die)

@@ -42,7 +42,7 @@ def asked(**changes: Any) -> Comparison:
 
 def test_pate_is_part_of_the_plan_and_of_the_table(tmp_path: Path) -> None:
     settings, out = asked(), tmp_path / "out"
-    found = compare(settings, out)
+    found = compare(settings, out, at_most=1000.0)
     plan = json.loads((out / "plan.json").read_text())
     place = settings.place("pate")
     assert place is not None

@@ -172,7 +172,8 @@ def training_budget(
     checks.protecting(epsilon)
     like = Budget(epsilon) if ledger is None else shared_ledger(ledger, epsilon).budget
     unit = "example" if user is None else "user"
-    budget = Budget(epsilon, delta or like.delta, unit, adjacency or like.adjacency)
+    small = like.delta if delta is None else delta
+    budget = Budget(epsilon, small, unit, adjacency or like.adjacency)
     if ledger is not None:
         from sourdine.ledger.shared import check_part  # noqa: PLC0415
 

@@ -35,6 +35,7 @@ SAME = 0.5
 """Share of the rows in common above which two tables count as the same records."""
 _WAIT = 60.0
 _CERTAIN = 1 - 1e-9  # a delta that promises nothing; a budget has none of 1
+_LEAST = 1e-6  # a budget's least epsilon; at its ledger's delta alone a release may cost none
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records (
   id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, name TEXT NOT NULL, rows INTEGER NOT NULL,
@@ -253,31 +254,47 @@ def _by_ledger(rows: Sequence[sqlite3.Row]) -> list[Line]:
 def _line(charges: Sequence[sqlite3.Row]) -> Line:
     first = charges[0]
     single = len(charges) == 1 and bool(first["alone"])
-    epsilon = first["epsilon"] if single else first["budget"]
+    epsilon = max(first["epsilon"], _LEAST) if single else first["budget"]
     counted = Budget(epsilon, first["delta"], first["unit"], first["adjacency"])
     return Line(first["ledger"], first["place"], first["label"], first["at"], len(charges), counted)
 
 
 @contextlib.contextmanager
 def open_book() -> Iterator[Register]:
-    """The register of this user, held by this process alone until the block ends."""
-    folder = home()
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(folder / LOCK):
-            os.close(os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o600))
-            with contextlib.closing(_connected(folder / FILE)) as connection:
-                yield Register(connection)
-    except sqlite3.Error as error:
-        raise InputError(
-            f"the register {folder / FILE} cannot be used ({error}): it is damaged, or its disk is "
-            "full. Mend it, or restore it from a copy. Nothing was drawn."
-        ) from None
-    except OSError as error:
-        raise SourdineError(
-            f"the register {folder / FILE} cannot be written: {error.strerror}. Every charge is "
-            "entered there first, so nothing was charged; make room, or mend its permissions."
-        ) from None
+    """The register of this user, held by this process alone until the block ends.
+
+    A block must not open it again: it would wait for itself.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            connection = stack.enter_context(_opened(home()))
+        except OSError as error:
+            raise SourdineError(
+                f"the register {home() / FILE} cannot be written: {error.strerror}. Every charge is "
+                "entered there first, so nothing was charged; make room, or mend its permissions."
+            ) from None
+        except sqlite3.Error as error:
+            raise _damaged(error) from None
+        try:
+            yield Register(connection)
+        except sqlite3.Error as error:  # of the register: a ledger speaks of its own in other words
+            raise _damaged(error) from None
+
+
+def _damaged(error: sqlite3.Error) -> InputError:
+    return InputError(
+        f"the register {home() / FILE} cannot be used ({error}): it is damaged, or its disk is full. "
+        "Mend it, or restore it from a copy. Nothing was drawn."
+    )
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[sqlite3.Connection]:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _locked(folder / LOCK):
+        os.close(os.open(folder / FILE, os.O_RDWR | os.O_CREAT, 0o600))
+        with contextlib.closing(_connected(folder / FILE)) as connection:
+            yield connection
 
 
 def _connected(path: Path) -> sqlite3.Connection:
