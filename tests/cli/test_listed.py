@@ -38,3 +38,12 @@ def test_a_list_that_cannot_be_read_says_how_to_write_it():
 def test_a_file_that_is_not_there():
     with pytest.raises(InputError, match="cannot be read"):
         listed("@nowhere.txt")
+
+
+def test_what_is_spent_is_never_rounded_above_its_budget():
+    from sourdine.cli.options import spending
+
+    assert spending(2.9999996, 0.0, 3.0)[0] == "3"
+    assert spending(0.99999996, 0.0, 1.0)[0] == "1"
+    assert spending(2.9999996, 0.0, 2.9999997)[0] == "2.9999997"
+    assert spending(3.44, 0.0, 3.0)[0] == "3.44"  # what is above it is said
