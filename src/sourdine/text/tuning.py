@@ -105,7 +105,7 @@ class Tuner(Trainer):
         share = _HELD_OUT if held_out is None else held_out
         if not share > 0:
             raise InputError("tuning scores every trial on held-out records; held_out must be above 0.")
-        super().__init__(train, budget, held_out=share, **options)
+        super().__init__(train, budget, held_out=share, minutes=math.inf, **options)
         self.trials = RandomTrials(eta, choose(trials, eta))
         listed = grid(settings) if isinstance(settings, str) else settings
         self._given_settings = None if listed is None else checked(listed)
@@ -145,8 +145,7 @@ class Tuner(Trainer):
         charge = own.charge(ready.plan, ready.units, self.records, None, Processes(), None)
         trial = compose([own.everyone, charge.trial(charge.steps, charge.noise_multiplier)])
         budget = charge.budget
-        once = sum({each.max_length: each.seconds for each in self._plans if _is_head(each)}.values())
-        every = sum(each.seconds for each in self._plans if not _is_head(each)) / len(self._plans)
+        once, every = self._seconds(ready)
         return {
             "settings": [dict(setting) for setting in self.settings],
             "eta": self.trials.eta,
@@ -163,6 +162,16 @@ class Tuner(Trainer):
             "delta": budget.delta,
             "expected_seconds": round(once + self.trials.expected * every),
         }
+
+    def _seconds(self, ready: Prepared) -> tuple[float, float]:
+        """What takes time once, and what a trial takes: by texts of the length that is usual."""
+        heads = {each.max_length for each in self._plans if _is_head(each)}
+        units = ready.situation.units
+        once = len(heads) * units * self._stopwatch.reading() if heads else 0.0
+        others = [each for each in self._plans if not _is_head(each)]
+        measured = {each.strategy: self._stopwatch.training(each.strategy) for each in others}
+        trained = sum(each.steps * each.lot_size * measured[each.strategy] for each in others)
+        return once, trained / len(self._plans)
 
     def _accounts(self, ready: Prepared) -> TunedAccounts:
         if self.budget is None:
@@ -352,9 +361,8 @@ def _is_head(chosen: Plan) -> bool:
 
 
 def _shared(own: Plan, lot: int, steps: int) -> Plan:
-    """The plan with the lots and steps of all, and the time that it takes then."""
-    longer = 1.0 if _is_head(own) else lot * steps / (own.lot_size * own.steps)
-    return replace(own, lot_size=lot, steps=steps, seconds=own.seconds * longer)
+    """The plan with the lots and steps of all."""
+    return replace(own, lot_size=lot, steps=steps)
 
 
 def _backdate(folder: Path, time: str) -> None:
