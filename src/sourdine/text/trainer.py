@@ -329,19 +329,20 @@ class Trainer(Learning):
         planner takes texts to have.
         """
         ready, watch = self.prepare(), self._stopwatch
-        tested = 0 if ready.test is None else len(ready.test)
-        longer = 1.0
+        plan, longer = ready.plan, 1.0
         if privately:
             sample = ready.train.take(range(0, len(ready.train), max(1, len(ready.train) // _SAMPLE)))
             found = lengths(ready.tokenizer, sample.texts)
-            longer = sum(min(x, ready.plan.max_length) for x in found) / len(found) / watch.tokens
-        reading = tested
+            longer = sum(min(x, plan.max_length) for x in found) / len(found) / watch.tokens
+        read = plan.held_out * ready.situation.units  # by the share: how many they are is private
+        if ready.test is not None and self._given_test is not None:
+            read += len(ready.test)
         trained = 0.0
-        if ready.plan.strategy.name == "head":
-            reading += len(ready.train)
+        if plan.strategy.name == "head":
+            read += (1 - plan.held_out) * ready.situation.units
         else:
-            trained = ready.plan.steps * ready.plan.lot_size * watch.training(ready.plan.strategy)
-        return _BESIDE + longer * (trained + reading * watch.reading())
+            trained = plan.steps * plan.lot_size * watch.training(plan.strategy)
+        return _BESIDE + longer * (trained + read * watch.reading())
 
     # The run
 
