@@ -14,9 +14,8 @@ import sourdine as sd
 from sourdine.budget import Budget
 from sourdine.errors import BudgetError, InputError
 from sourdine.text import learning, prepared
-from sourdine.text.examples import cached_features
-from sourdine.text.machine import fast_attention, halves
-from sourdine.text.models import load_encoder
+from sourdine.text.examples import Collate, cached_features, tokenized
+from sourdine.text.models import Classifier, load_encoder
 from sourdine.text.plan import Situation, plan
 from sourdine.text.strategies import Everything, Head, LoRA
 from sourdine.text.timing import Stopwatch
@@ -194,12 +193,23 @@ def test_held_out_texts_are_read_once(model: str, monkeypatch: pytest.MonkeyPatc
     assert len(seen) == 2 and sum(seen) == 700
 
 
-def test_attention_is_put_back_after_training(model: str) -> None:
-    whole, _, _ = load_encoder(model)
-    device = torch.device("cpu")
-    before = whole.config._attn_implementation
-    with fast_attention(whole, device), halves(device):
-        inside = whole(input_ids=torch.ones(2, 4, dtype=torch.long)).last_hidden_state
-    assert whole.config._attn_implementation == before
-    outside = whole(input_ids=torch.ones(2, 4, dtype=torch.long)).last_hidden_state
-    assert torch.nn.functional.cosine_similarity(inside.float(), outside, dim=-1).min() > 0.999
+@pytest.mark.parametrize("half", [False, True])
+def test_a_text_is_the_same_whatever_stands_beside_it(model: str, half: bool) -> None:
+    """Also in half precision, where torch's fused attention adds up longer rows in another order."""
+    whole, words, pooling = load_encoder(model)
+    network = Classifier(whole, 2, pooling)
+    torch.nn.init.normal_(network.head.weight)
+    LoRA(2).prepare(network)
+    for name, parameter in network.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    trained = [x for x in network.parameters() if x.requires_grad]
+    found = []
+    for beside in ("dull", "the film was a dull story of people and places that one may see today"):
+        rows = tokenized(words, (["a great film", beside],), [0, 1], 128)
+        batch = Collate(0)(rows)
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            score = network(batch)[0, 0]
+        found.append(torch.cat([x.flatten() for x in torch.autograd.grad(score, trained)]))
+    assert network.encoder.config._attn_implementation == "sdpa"
+    assert (found[0] - found[1]).norm() <= 1e-5 * found[0].norm()

@@ -19,7 +19,6 @@ from sourdine.text.accounts import Accounts
 from sourdine.text.auditing import Auditing
 from sourdine.text.examples import Collate, Examples, Features, cached_features
 from sourdine.text.log import releasable
-from sourdine.text.machine import fast_attention
 from sourdine.text.models import Classifier
 from sourdine.text.prepared import Prepared
 from sourdine.text.releases import Confusion, first_rows
@@ -36,6 +35,7 @@ class Learning:
     _given_test: Any
     _reference: dict[str, Any] | None
     _source: rng.Source | None
+    seed: int | None
     _auditing: Auditing
     _device: torch.device
     _log: Callable[[dict[str, float]], object]
@@ -61,19 +61,18 @@ class Learning:
                 self._log(releasable(said))
             self._tell("training", engine.done, engine.steps, epsilon)
 
-        with fast_attention(network.encoder, self._device):
-            loop.train_privately(
-                model,
-                dataset,
-                charge,
-                ready.plan,
-                collate=collate,
-                users=ready.train.users,
-                most_per_user=self.rows_per_user,
-                source=self._source,
-                canaries=self._auditing.canaries,
-                tell=tell,
-            )
+        loop.train_privately(
+            model,
+            dataset,
+            charge,
+            ready.plan,
+            collate=collate,
+            users=ready.train.users,
+            most_per_user=self.rows_per_user,
+            source=self._source,
+            canaries=self._auditing.canaries,
+            tell=tell,
+        )
         ready.plan.strategy.finish(network)
         return network
 
@@ -82,6 +81,8 @@ class Learning:
         # A copy: another run of this trainer must not start from what this one has learnt.
         encoder = ready.encoder if ready.plan.strategy.name == "head" else copy.deepcopy(ready.encoder)
         network = goal.model(encoder, ready.pooling, ready.plan.scale)
+        if self.seed is not None:  # what a strategy adds is drawn by torch
+            torch.default_generator.manual_seed(self.seed)
         ready.plan.strategy.prepare(network)
         network.to(self._device).eval()  # dropout would only add noise to noise
         model = OnFeatures(network.head) if ready.plan.strategy.name == "head" else network

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
 
 import torch
 
@@ -54,24 +53,6 @@ def multiplies_halves(device: torch.device) -> bool:
 def halves(device: torch.device) -> AbstractContextManager[None]:
     """Layers run in bfloat16 where that is faster; norms and sums keep single precision."""
     return torch.autocast(device.type, torch.bfloat16, enabled=multiplies_halves(device))
-
-
-@contextmanager
-def fast_attention(encoder: Any, device: torch.device) -> Iterator[None]:
-    """Attention as plain products while a CPU trains in bfloat16.
-
-    The backward pass of torch's fused attention takes five times as long there as all of the rest.
-    """
-    config = encoder.config
-    before = getattr(config, "_attn_implementation", None)
-    if device.type != "cpu" or before != "sdpa" or not multiplies_halves(device):
-        yield
-        return
-    encoder.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        encoder.set_attn_implementation(before)
 
 
 @contextmanager

@@ -64,7 +64,8 @@ class Classifier(nn.Module):
             inputs["inputs_embeds"] = torch.cat([prompt, words], 1)
             mask = torch.cat([mask.new_ones(len(ids), len(self.prompt)), mask], 1)
             inputs["attention_mask"] = mask
-        hidden = self.encoder(**inputs).last_hidden_state
+        with plain_attention(self.encoder):
+            hidden = self.encoder(**inputs).last_hidden_state
         pooled = self.pooling(hidden, mask)
         return nn.functional.normalize(pooled, dim=-1) * self.scale
 
@@ -94,6 +95,24 @@ class Last(Pooling):
         places = torch.arange(mask.shape[1], device=mask.device)
         last = (mask * places).argmax(1)
         return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+@contextlib.contextmanager
+def plain_attention(encoder: Any) -> Iterator[None]:
+    """On a CPU in half precision: attention as products and a softmax, not as torch's fused kernel.
+
+    There the fused kernel's sums depend on how far a text is padded, which is to say on its neighbours
+    (3e-4 of a loss for MiniLM), and its backward pass takes longer than all of the rest.
+    """
+    before = getattr(encoder.config, "_attn_implementation", None)
+    if before != "sdpa" or not torch.is_autocast_enabled("cpu"):
+        yield
+        return
+    encoder.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        encoder.set_attn_implementation(before)
 
 
 POOLINGS: dict[str, type[Pooling]] = {kind.name: kind for kind in (Mean, Last)}
