@@ -37,7 +37,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import tell_privately, who_answers
 from sourdine.digits import above, below
 from sourdine.errors import InputError, SourdineError
 
@@ -172,7 +172,7 @@ def train(
         ready = trainer.prepare()
         if first and not json:
             for sentence in ready.findings.sentences():
-                print(f"sourdine: {sentence}", file=sys.stderr)
+                tell_privately(sentence)
         if plan:
             _say_plan(trainer, json)
             return

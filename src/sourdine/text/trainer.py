@@ -11,7 +11,6 @@ folder, not in it.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from sourdine.data.split import own_salt, split
 from sourdine.errors import InputError
 from sourdine.ledger import Ledger
 from sourdine.ledger.shared import check_part, open_shared
+from sourdine.modes import private_folder, write_privately
 from sourdine.register import PART_OF_A_PLAN
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
@@ -46,6 +46,7 @@ from sourdine.text.progress import PROGRESS, Progress
 from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_reference, seal_run, write_plain
 from sourdine.text.strategies import LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, task
+from sourdine.text.unsaved import Unsaved
 
 _ALIASES = {
     "num_train_epochs": "epochs",
@@ -162,6 +163,7 @@ class Trainer(Learning):
             check_part(self.ledger, budget)
         self.registered = True  # the runs of a comparison are entered as one, by the comparison
         self._ceiling, self._charged = budget_of_all, False
+        self._unsaved: Unsaved | None = None
         self.model_name, self._kind = model or default_model(), _task(task)
         self.strategy: Strategy | None = LoRA(lora) if lora is not None else _strategy(trains)
         self.output = None if output_dir is None else Path(output_dir).expanduser()
@@ -328,7 +330,7 @@ class Trainer(Learning):
     def _folder(self, processes: Processes) -> Path:
         """Where the run works: its own folder, or a private one until it is saved."""
         if self.output is None:
-            return Path(processes.once(lambda: tempfile.mkdtemp(prefix="sourdine-")))
+            return processes.once(self._unsaved_folder)
         out = self.output
         if (out / "certificate.json").exists():
             for name in _WORKING:  # of a run that was stopped right after it was sealed
@@ -345,6 +347,15 @@ class Trainer(Learning):
         if out.exists() and not unfinished and any(map(_foreign, out.iterdir())):
             raise InputError(f"{out} is not empty; name a new folder for the run.")
         return out
+
+    def _unsaved_folder(self) -> Path:
+        self._unsaved = Unsaved()
+        return self._unsaved.folder
+
+    def _handed_over(self) -> Unsaved | None:
+        """From here on the folder goes with the run, not with this Trainer."""
+        found, self._unsaved = self._unsaved, None
+        return found
 
     def _check_data(self, ready: Prepared, progress: Progress, processes: Processes) -> None:
         """A run goes on with the same parts: whoever was trained on must not be tested on as well."""
@@ -420,14 +431,13 @@ class Trainer(Learning):
         beside = None
         if self.output is not None:
             beside = Path(f"{self.output}{BESIDE}")
-            beside.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (beside / "data.md").write_text(ready.findings.to_markdown(), encoding="utf-8")
+            write_privately(private_folder(beside) / "data.md", ready.findings.to_markdown())
         return Run(
             progress.folder,
             model,
             progress.state["metrics"],
             not_for_release=beside,
-            kept=self.output is not None,
+            unsaved=self._handed_over(),
         )
 
     def _seal(self, run: Run, ready: Prepared, charge: Charge, own: Accounts) -> None:
