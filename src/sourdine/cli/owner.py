@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sourdine.data.faults import tell_owner
+
 if TYPE_CHECKING:
     from sourdine.data.declared import Ask
-
-NOT_FOR_RELEASE = "for you only, not for release"
-"""Stands before exact facts about private records."""
 
 
 def on_terminal() -> bool:
@@ -30,7 +29,7 @@ def tell(sentence: str) -> None:
 
 def tell_privately(sentence: str) -> None:
     """One sentence with exact facts about the records, marked as such."""
-    print(f"sourdine ({NOT_FOR_RELEASE}): {sentence}", file=sys.stderr)
+    tell_owner(sentence)
 
 
 def confirmed(question: str) -> bool:

@@ -87,7 +87,8 @@ class File:
         # As bytes: a column that is not asked for later may hold what it wants.
         rows = self._run(lambda *how: self._first_rows(dict.fromkeys(titles, pa.binary()), *how), [])
         names = tuple(column[0].as_py().decode(errors=ERRORS) for column in rows.columns)
-        if any(UNREADABLE in name or ESCAPE + GONE in name for name in names):
+        bad = ESCAPE + GONE if self._escaped else UNREADABLE
+        if any(bad in name for name in names):
             raise InputError(self._misread())
         if self._escaped:
             names = tuple(name.replace(ESCAPE + ITSELF, ESCAPE) for name in names)

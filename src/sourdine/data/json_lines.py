@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import zlib
 from collections import Counter
@@ -114,25 +115,20 @@ class File:
             column.append(value)
         self._rows += 1
 
-    def _records(self, stream: Iterable[str]) -> Iterator[dict[str, Any] | None]:
+    def _records(self, stream: io.TextIOWrapper) -> Iterator[dict[str, Any] | None]:
         """Each object, or None where there is none."""
-        lines = iter(stream)
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            if number == 1 and line.lstrip().startswith("["):
-                yield from self._items(line + "".join(lines))
+        start = stream.readline()
+        rest: Iterable[str] = stream
+        if start.lstrip().startswith("["):
+            whole = start + stream.read()
+            items = _parsed(whole)
+            if isinstance(items, list):
+                yield from map(_object, items)
                 return
-            yield _object(_parsed(line))
-
-    def _items(self, text: str) -> Iterator[dict[str, Any] | None]:
-        items = _parsed(text)
-        if not isinstance(items, list):
-            raise InputError(
-                f"{self.name} starts as a list and is not valid JSON, or goes on behind it; write one "
-                "JSON object a line."
-            )
-        yield from map(_object, items)
+            rest = whole.split("\n")[1:]  # no list, but lines of which the first is no object
+        for line in itertools.chain([start], rest):
+            if line.strip():
+                yield _object(_parsed(line))
 
     def _stream(self) -> io.TextIOWrapper:
         opened = gzip.open if self.path.suffix.lower() == ".gz" else open

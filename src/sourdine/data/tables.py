@@ -53,22 +53,23 @@ class Table:
     written: dict[str, Any] = field(default_factory=dict)
     stated: Mapping[str, float] = field(default_factory=dict)
     _parsed: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    _asked: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
     def number(self, name: str) -> npt.NDArray[np.float64]:
         """The column called `name` as numbers, NaN where a record has none."""
         self._check(name)
         if name in self.numbers:
             return self.numbers[name]
-        values = self.lenient(name)
-        if np.isnan(values).all():
-            raise InputError(
-                f"column {name!r} of {self.name} holds text, and numbers are needed here; name a "
-                "column of numbers, or mend the source and load it again."
-            )
-        faults = Faults()
-        found = _stand_ins(values, self.stated.get(name), name, faults)
-        faults.tell(self.name)
-        return found
+        if name not in self._asked:
+            values, faults = self.lenient(name), Faults()
+            if np.isnan(values).all():
+                raise InputError(
+                    f"column {name!r} of {self.name} holds text, and numbers are needed here; name a "
+                    "column of numbers, or mend the source and load it again."
+                )
+            self._asked[name] = _stand_ins(values, self.stated.get(name), name, faults)
+            faults.tell(self.name)
+        return self._asked[name]
 
     def lenient(self, name: str) -> npt.NDArray[np.float64]:
         """As `number`, also for a column without any, and silently."""

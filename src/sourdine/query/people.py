@@ -31,7 +31,7 @@ def owners(table: Table, column: str) -> NDArray[np.int64]:
     found = np.array(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
     found[np.array(blank, dtype=np.bool_)[found]] = NOBODY
     faults = Faults()
-    fault = f"that name nobody in column {column!r}, {NOTHING}"
+    fault = f"without a person in column {column!r}, {NOTHING}"
     faults.count(fault, int((found == NOBODY).sum()))
     faults.tell(table.name)
     return found
