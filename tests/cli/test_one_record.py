@@ -156,7 +156,8 @@ def test_a_run_takes_the_same_course(
         assert main(words) == 0, capsys.readouterr().err
         document = json.loads((here / name / "certificate.json").read_text())
         entries = [(x.kind, x.text, x.reason) for x in Ledger(here / name / "ledger.sqlite").history()]
-        courses.append((entries, document["training"], document["guarantee"], document["accesses"]))
+        training = {name: x for name, x in document["training"].items() if "student" not in name}
+        courses.append((entries, training, document["guarantee"], document["accesses"]))
     if verb != "train users":  # a row without a person is of nobody, which is one more of them
         assert courses[0] == courses[1]
     assert "counted as nothing" in capsys.readouterr().err
