@@ -361,11 +361,10 @@ def _settings(budget: Budget, population: str) -> dict[str, object]:
 
 def _text(name: str, value: object) -> str:
     """A text that comes back from a database as it was."""
-    if isinstance(value, str):
+    if isinstance(value, str) and "\0" not in value:
         try:
             value.encode()
-            if "\0" not in value:
-                return value
+            return value
         except UnicodeEncodeError:
             pass
     raise InputError(f"{name} must be plain text, not {value!r}; nothing was charged.")
