@@ -20,6 +20,7 @@ from sourdine.cli import (
     attack,
     audit,
     calibrate,
+    clean,
     compare,
     decode,
     demo,
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.command("account")(account.account)
 app.command("audit")(audit.audit)
 app.command("calibrate")(calibrate.calibrate)
+app.command("clean")(clean.clean)
 app.command("compare", cls=compare.SeveralValues)(compare.compare)
 app.command("encode")(encode.encode)
 app.command("fetch")(fetch.fetch)

@@ -24,6 +24,7 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.errors import InputError
+from sourdine.modes import private_folder, write_privately
 
 if TYPE_CHECKING:
     from sourdine.attacks.membership import Membership
@@ -145,7 +146,7 @@ def _made(out: Path | None) -> None:
     if out is None:
         return
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        private_folder(out)  # exact figures about private records
     except OSError as error:
         raise InputError(f"{out} cannot be made a folder: {error.strerror}; name another.") from None
 
@@ -248,7 +249,7 @@ def _shadows(
 def _show(found: Membership, out: Path | None, json: bool) -> None:
     if out is not None:
         written = json_module.dumps(found.to_json(), indent=2, ensure_ascii=False)
-        (out / "result.json").write_text(written + "\n", encoding="utf-8")
+        write_privately(out / "result.json", written + "\n")
         pictures(found, out)
     if json:
         print_json(found.to_json())

@@ -145,7 +145,8 @@ def compare(
         ledger=ledger,
         budget_of_all=budget_of_all,
     )
-    _say(examine(asked.corpus).sentences())
+    for sentence in examine(asked.corpus).sentences():
+        owner.tell_privately(sentence)
     if methods is None:
         _say([f"comparing {', '.join(asked.methods)}; name others with --methods."])
     if plan:

@@ -20,6 +20,7 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.errors import InputError
+from sourdine.modes import write_privately
 
 _SHOWN = 5
 
@@ -89,7 +90,7 @@ def encoding(
         guess, seen, [row[0] for row in zip(*texts["candidates"].texts, strict=True)]
     )
     if out is not None:
-        out.write_text(json_module.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_privately(out, json_module.dumps(result, indent=2) + "\n")
     if json:
         print_json(result)
     else:

@@ -160,7 +160,7 @@ def encode(
                 clip = float(np.quantile(np.linalg.norm(chosen(known), axis=1), _SHORT))
             folder.mkdir(parents=True, exist_ok=True)
             shared = None if ledger is None else shared_ledger(ledger, budget.epsilon)
-            own = Ledger(folder / FILE, budget, lazy=True) if shared is None else shared
+            own = shared or Ledger(folder / FILE, budget, lazy=True, nameless=True)
             own = watch(own, [corpus], encoding, budget_of_all=budget_of_all)
             encoder = _encoder(
                 own if shared is None else budget, None if shared is None else own,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sourdine.data.faults import tell_owner
+
 if TYPE_CHECKING:
     from sourdine.data.declared import Ask
 
 ENCODER = "minilm"
 """The name of the encoder among the demo data."""
-NOT_FOR_RELEASE = "for you only, not for release"
-"""Stands before exact facts about private records."""
 
 
 def on_terminal() -> bool:
@@ -32,7 +32,7 @@ def tell(sentence: str) -> None:
 
 def tell_privately(sentence: str) -> None:
     """One sentence with exact facts about the records, marked as such."""
-    print(f"sourdine ({NOT_FOR_RELEASE}): {sentence}", file=sys.stderr)
+    tell_owner(sentence)
 
 
 def confirmed(question: str) -> bool:

@@ -33,7 +33,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import tell_privately, who_answers
 from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
@@ -129,7 +129,7 @@ def pate(
         None if test is None else _test(test, own, encoding),
     )
     for sentence in _about(material):
-        print(f"sourdine: {sentence}", file=sys.stderr)
+        tell_privately(sentence)
     table = Desk(folder)
     with table.claim("run") as mine, progress(not json) as tell:
         if not mine:

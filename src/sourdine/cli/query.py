@@ -25,6 +25,7 @@ from sourdine.cli.options import (
     read_text,
     spending,
 )
+from sourdine.cli.owner import tell_privately
 from sourdine.errors import InputError
 
 QUESTIONS = {
@@ -139,8 +140,9 @@ def query(
     )
     before = [entry.data for entry in held.history() if entry.data]
     if before and before[-1] != session.fingerprint:
-        note = "the data have changed since the last question; the budget goes on all the same."
-        print(f"sourdine: {note}", file=sys.stderr)
+        tell_privately(
+            "the data have changed since the last question; the budget goes on all the same."
+        )
     fresh = not held.exists
     found = getattr(session, QUESTIONS[question])(**asked, epsilon=epsilon)
     if fresh:

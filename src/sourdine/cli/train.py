@@ -190,7 +190,7 @@ def train(
         ready = trainer.prepare()
         if first and not json:
             for sentence in ready.findings.sentences():
-                print(f"sourdine: {sentence}", file=sys.stderr)
+                tell_privately(sentence)
         if plan:
             _say_plan(trainer, json)
             return

@@ -24,6 +24,7 @@ from sourdine.errors import InputError, SourdineError
 from sourdine.events import compose
 from sourdine.ledger import Ledger
 from sourdine.ledger.shared import published
+from sourdine.modes import for_release
 from sourdine.report.page import page
 from sourdine.report.reading import NOTHING_TRAINED
 
@@ -86,6 +87,7 @@ def write_plain(folder: Path, encodings: Encodings) -> None:
         ]
         lines += [str(encodings.about.get("guarantee", ""))]
         (folder / "README.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+        for_release(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or "no room, or no right to write"
         raise SourdineError(f"{folder} cannot be written: {reason}; make room.") from None

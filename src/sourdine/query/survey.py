@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from sourdine.data.faults import Faults
 from sourdine.errors import InputError
 from sourdine.mechanisms import RandomizedResponse, Share
 from sourdine.rng import Source, secure
@@ -85,6 +86,25 @@ class Survey:
                 else f"the survey {path} makes every answer a coin that tells nothing."
             )
         return survey
+
+
+def one_truth_each(
+    survey: Survey, names: Iterable[str], truths: Iterable[str], source: Source
+) -> tuple[dict[str, str], Faults]:
+    """The truth of each person in a table, and what was wrong with single records.
+
+    A row that names nobody, or a person for the second time, is left out: who takes part is no secret
+    of a survey. A truth that is none of the choices is nothing, and one of them, drawn at random,
+    stands in for it: the answer is then an average over all truths, as private as every other answer.
+    """
+    choices, found, faults = survey.response.choices, dict[str, str](), Faults()
+    for name, truth in zip(names, truths, strict=True):
+        if not name.strip() or name in found:
+            faults.count("without a person, or with one who has answered in an earlier row, left out")
+            continue
+        faults.count("with none of the choices, answered for at random", truth not in choices)
+        found[name] = truth if truth in choices else choices[source.below(len(choices))]
+    return found, faults
 
 
 def collect(survey: Survey, truths: Mapping[str, str], path: Path, source: Source) -> None:

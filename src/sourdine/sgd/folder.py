@@ -73,7 +73,7 @@ class Folder:
 
     def _take(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # private until it is sealed
         except OSError as error:
             raise InputError(f"{self.path} cannot be a run folder: {error.strerror}.") from None
         self._locks = [_locked(self.path / "lock", must=True)]

@@ -37,6 +37,7 @@ from sourdine.events import Event, ParallelEvent, compose
 from sourdine.ledger import Entry, Ledger
 from sourdine.ledger.record import RESERVE
 from sourdine.ledger.shared import FILE, check_part, open_shared, published
+from sourdine.modes import for_release
 from sourdine.register import watch
 from sourdine.text import desk
 from sourdine.text.accounts import find_labels
@@ -94,6 +95,7 @@ def compare(
         _settle(asked, table)
         found = sum_up(planned, [table.result(run.name) or {} for run in asked.runs])
         publish(found, metric, table.folder)
+        for_release(table.folder)
         table.clear()
     return found
 
@@ -226,7 +228,7 @@ def _ledger(asked: Comparison, table: Desk, budget: Budget | None) -> tuple[Ledg
             check_part(shared, budget)
         return shared, name.read_text(encoding="utf-8")
     table.folder.mkdir(parents=True, exist_ok=True)
-    return Ledger(table.folder / FILE, budget), name.read_text(encoding="utf-8")
+    return Ledger(table.folder / FILE, budget, nameless=True), name.read_text(encoding="utf-8")
 
 
 def _reserved(ledger: Ledger, run: str) -> Entry | None:

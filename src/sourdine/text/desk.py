@@ -17,6 +17,7 @@ from typing import Any
 
 from sourdine.data.owner import BESIDE
 from sourdine.errors import InputError, SourdineError
+from sourdine.modes import private_folder
 
 
 class Desk:
@@ -50,7 +51,7 @@ class Desk:
         """
         path = self.beside / f"{name}.lock"
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(path.parent)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise SourdineError(f"{path} cannot be written: {error.strerror}.") from None

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sourdine.data.fetch import cache
 from sourdine.data.fingerprint import own_key
+from sourdine.data.resting import bound_features, features_folder, used
 from sourdine.text.machine import halves, multiplies_halves
 from sourdine.text.models import Classifier, quiet
 
@@ -136,6 +136,9 @@ def cached_features(
 ) -> Tensor:
     """As `features`, kept in the user's cache folder: they are private, and never leave it.
 
+    Held-out and test texts lie there too. What nobody used for 30 days goes, and so do the oldest
+    files beyond 2 GB (data/resting.py).
+
     alone: one text at a time. In a batch the last digits of a vector depend on its neighbours there.
 
     The file's name is a keyed hash of the token ids and of the encoder: weights, buffers, settings.
@@ -151,10 +154,11 @@ def cached_features(
     for example in examples:
         for row in (example["input_ids"], example.get("token_type_ids", ())):
             name.update(b"%d|" % len(row) + np.asarray(row, dtype=np.int64).tobytes())
-    path = cache() / "features" / f"{name.hexdigest()}.npy"
+    path = features_folder() / f"{name.hexdigest()}.npy"
     try:
         kept = torch.from_numpy(np.load(path))
         if kept.shape == (len(examples), model.width):
+            used(path)
             tell(len(examples))
             return kept
     except (OSError, ValueError, EOFError):
@@ -173,5 +177,6 @@ def _keep(path: Path, found: Tensor) -> None:
         with os.fdopen(handle, "wb") as file:
             np.save(file, found.numpy())
         draft.replace(path)
+        bound_features()
     except OSError:
         draft.unlink(missing_ok=True)

@@ -23,6 +23,7 @@ from sourdine.digits import above
 from sourdine.errors import CheckError, InputError, SourdineError
 from sourdine.events import NOTHING
 from sourdine.ledger import Ledger
+from sourdine.modes import for_release
 from sourdine.report.card import card
 from sourdine.report.page import page
 from sourdine.sgd.charge import Charge
@@ -30,6 +31,7 @@ from sourdine.text.accounts import Accounts
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES
 from sourdine.text.plan import Plan
+from sourdine.text.unsaved import Unsaved
 
 _NUMBERS = (
     "float32; noise of a ChaCha20 stream, two Gaussians added up, the sum rounded to a grid "
@@ -42,14 +44,17 @@ NOT_PRIVATE = "NOT PRIVATE"
 
 @dataclass(eq=False, repr=False)
 class Run:
-    """What `Trainer.fit` gives back. metrics: only what may be released."""
+    """What `Trainer.fit` gives back. metrics: only what may be released.
+
+    unsaved: holds the folder of a run that nobody has named; it goes with this object.
+    """
 
     folder: Path
     model: TextModel
     metrics: dict[str, Any]
     certificate: Certificate | None = None
     not_for_release: Path | None = None
-    kept: bool = False
+    unsaved: Unsaved | None = None
 
     def __repr__(self) -> str:
         proven = "NOT PRIVATE" if self.certificate is None else f"epsilon={self.epsilon:.6g}"
@@ -71,9 +76,9 @@ class Run:
             shutil.copytree(self.folder, to, dirs_exist_ok=True)
         except OSError as error:
             raise SourdineError(f"the run cannot be saved to {to}: {error}.") from None
-        if not self.kept:
-            shutil.rmtree(self.folder)
-        self.folder, self.kept = to, True
+        if self.unsaved is not None:
+            self.unsaved.remove()
+        self.folder, self.unsaved = to, None
         return to
 
     def predict(self, *texts: Sequence[str]) -> list[str]:
@@ -259,6 +264,7 @@ def write_plain(run: Run, heading: str, about: Mapping[str, Any]) -> None:
         lines = [f"# {heading}", "", "This model carries no differential privacy certificate."]
         lines += [f"- {name}: {value}" for name, value in about.items()]
         (run.folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for_release(run.folder)
     except OSError as error:
         raise SourdineError(
             f"the run folder {run.folder} cannot be written: {error.strerror}; make room."

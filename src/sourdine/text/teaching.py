@@ -115,7 +115,7 @@ class Teaching:
         self.order = np.random.default_rng(0).permutation(len(self.features))
         self.votes = self._votes()[self.order[: plan["questions"]]]
         own = self.folder / FILE
-        ledger = Ledger(own, self.budget, lazy=True) if self.ledger is None else self.ledger
+        ledger = self.ledger or Ledger(own, self.budget, lazy=True, nameless=True)
         ledger = watch(ledger, [self.material.private], budget_of_all=self._ceiling)
         self.answers = read_answers(self.folder / ANSWERS)
         run = plan.get("run", self._data)  # plans of older versions have no name of their own

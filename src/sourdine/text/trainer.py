@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from sourdine.data.split import own_salt, split
 from sourdine.errors import BudgetError, InputError
 from sourdine.ledger import Ledger
 from sourdine.ledger.shared import FILE, check_part, open_shared
+from sourdine.modes import private_folder, write_privately
 from sourdine.register import PART_OF_A_PLAN
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
@@ -51,6 +51,7 @@ from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_referenc
 from sourdine.text.strategies import STRATEGIES, LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, task
 from sourdine.text.timing import Stopwatch
+from sourdine.text.unsaved import Unsaved
 
 _ALIASES = {
     "num_train_epochs": "epochs",
@@ -179,6 +180,7 @@ class Trainer(Learning):
             check_part(self.ledger, budget)
         self.registered = True  # the runs of a comparison are entered as one, by the comparison
         self._ceiling, self._charged = budget_of_all, False
+        self._unsaved: Unsaved | None = None
         self.model_name, self._kind = model or default_model(), _task(task)
         self.strategy: Strategy | None = LoRA(lora) if lora is not None else _strategy(trains)
         self.output = None if output_dir is None else Path(output_dir).expanduser()
@@ -417,7 +419,7 @@ class Trainer(Learning):
     def _folder(self, processes: Processes) -> Path:
         """Where the run works: its own folder, or a private one until it is saved."""
         if self.output is None:
-            return Path(processes.once(lambda: tempfile.mkdtemp(prefix="sourdine-")))
+            return processes.once(self._unsaved_folder)
         out = self.output
         if (out / "certificate.json").exists():
             for name in _WORKING:  # of a run that was stopped right after it was sealed
@@ -444,6 +446,15 @@ class Trainer(Learning):
             (folder / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.rmdir()  # if there is nothing else in it
+
+    def _unsaved_folder(self) -> Path:
+        self._unsaved = Unsaved()
+        return self._unsaved.folder
+
+    def _handed_over(self) -> Unsaved | None:
+        """From here on the folder goes with the run, not with this Trainer."""
+        found, self._unsaved = self._unsaved, None
+        return found
 
     def _check_data(self, ready: Prepared, progress: Progress, processes: Processes) -> None:
         """A run goes on with the same parts: whoever was trained on must not be tested on as well."""
@@ -519,14 +530,13 @@ class Trainer(Learning):
         beside = None
         if self.output is not None:
             beside = Path(f"{self.output}{BESIDE}")
-            beside.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (beside / "data.md").write_text(ready.findings.to_markdown(), encoding="utf-8")
+            write_privately(private_folder(beside) / "data.md", ready.findings.to_markdown())
         return Run(
             progress.folder,
             model,
             progress.state["metrics"],
             not_for_release=beside,
-            kept=self.output is not None,
+            unsaved=self._handed_over(),
         )
 
     def _seal(self, run: Run, ready: Prepared, charge: Charge, own: Accounts) -> None:
