@@ -142,6 +142,14 @@ OtherLabels = Annotated[
         "terminal, stop elsewhere).",
     ),
 ]
+LeaveOutCopies = Annotated[
+    bool,
+    typer.Option(
+        "--leave-out-copies",
+        help="Private records that also stand in public texts teach nothing (default: ask on a "
+        "terminal, stop elsewhere).",
+    ),
+]
 Adjacency = Annotated[
     str | None,
     typer.Option(

@@ -55,6 +55,21 @@ class Corpus:
             users=None if self.users is None else [self.users[place] for place in places],
         )
 
+    def emptied(self, indices: Iterable[int], *, labels: bool = True) -> Corpus:
+        """The same number of records, those at these places without text and, by default, label.
+
+        Such a record teaches nothing. labels=False: labels stay, where they are public anyway.
+        """
+        places = frozenset(indices)
+        if not places:
+            return self
+
+        def without(cells: list[str]) -> list[str]:
+            return ["" if at in places else cell for at, cell in enumerate(cells)]
+
+        kept = self.labels if self.labels is None or not labels else without(self.labels)
+        return replace(self, texts=tuple(map(without, self.texts)), labels=kept)
+
     def table(self) -> tables.Table:
         """The same columns as a table, for its fingerprint."""
         named = dict(zip(self.text, self.texts, strict=True))

@@ -274,11 +274,17 @@ def read_reference(folder: Path) -> dict[str, Any]:
         names = [
             name for name, metric in found.items() if isinstance(metric, dict) and "value" in metric
         ]
-        return {**{name: found[name]["value"] for name in names}, "how": found["how"]}
+        reference = {**{name: found[name]["value"] for name in names}, "how": found["how"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(
             f"{folder} is not the folder of a run without privacy; make one with --not-private."
         ) from None
+    if not names:
+        raise InputError(
+            f"the run in {folder} was tested on no records, so there is nothing to show beside "
+            "another; train it with --held-out 0.2 or --test. Nothing was charged."
+        )
+    return reference
 
 
 def named_base(base: str) -> str:

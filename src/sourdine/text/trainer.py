@@ -21,9 +21,11 @@ import torch
 
 from sourdine import checks, rng
 from sourdine.budget import Budget
+from sourdine.data.copies import refuse_same_table
 from sourdine.data.corpus import Corpus, read_corpus
-from sourdine.data.declared import Ask, check_labels
+from sourdine.data.declared import Ask
 from sourdine.data.fingerprint import fingerprint
+from sourdine.data.overlap import overlap
 from sourdine.data.owner import BESIDE, examine
 from sourdine.data.split import own_salt, split
 from sourdine.errors import InputError
@@ -41,8 +43,15 @@ from sourdine.text.machine import computed_on, device_of, repeatable
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES, Classifier, load_encoder
 from sourdine.text.plan import Plan, plan, situation_of
-from sourdine.text.prepared import Prepared, default_model, units_of
+from sourdine.text.prepared import (
+    Prepared,
+    check_held_out_for_reference,
+    check_lot,
+    default_model,
+    units_of,
+)
 from sourdine.text.progress import PROGRESS, Progress
+from sourdine.text.questions import Questions
 from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_reference, seal_run, write_plain
 from sourdine.text.strategies import LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, task
@@ -66,7 +75,8 @@ class Trainer(Learning):
     trains: what is trained ("head", "bitfit", "lora", "prompt", "all", or a Strategy); lora=8 is short
     for LoRA(8). labels: the classes, if they may be known; otherwise they are found privately.
     other_labels="drop": records with a label that was not declared teach nothing; without it they stop
-    the run before anything is charged (data/declared.py). ask: asks the owner instead.
+    the run before anything is charged (data/declared.py). leave_out_copies: as much for records that
+    stand in public test records (data/copies.py). ask: asks the owner instead.
     user: the column that says whose a record is, for a budget per user; rows_per_user of them count.
     test: other records to test on, in place of held out ones; test_is_public says that they may be used
     without noise. records: the declared number of units, under add-remove.
@@ -97,6 +107,7 @@ class Trainer(Learning):
         rows_per_user: int = 1,
         labels: Sequence[str] | None = None,
         other_labels: str | None = None,
+        leave_out_copies: bool = False,
         ask: Ask | None = None,
         test: Any = None,
         test_is_public: bool = False,
@@ -177,7 +188,10 @@ class Trainer(Learning):
         self.epochs = None if epochs is None else checks.positive("epochs", epochs)
         self.rows_per_user = checks.whole("rows_per_user", rows_per_user)
         self.labels = None if labels is None else Classify(tuple(labels)).labels
-        self._other_labels, self._ask = other_labels, ask
+        self._questions = Questions(
+            self.labels, other_labels, leave_out_copies, ask, not not_private, test_is_public
+        )
+        self._copies: frozenset[int] | None = None  # training records in public ones, once asked
         self.records = None if records is None else checks.whole("records", records)
         self.test_is_public, self.resume, self.seed = test_is_public, resume, seed
         self._source = None if seed is None else rng.seeded(seed)
@@ -192,6 +206,7 @@ class Trainer(Learning):
             "encoding": encoding,
         }
         self._given, self._given_test = train, test
+        refuse_same_table(train, test, "--test (test=)")
         self._reference = None if reference is None else read_reference(Path(reference).expanduser())
         self._prepared: Prepared | None = None
 
@@ -205,6 +220,7 @@ class Trainer(Learning):
             whole = self._read(self._given)
             units = self.records or units_of(whole)
             checks.delta(budget.delta, units)
+            given_test = None if self._given_test is None else self._read(self._given_test)
             encoder, tokenizer, pooling = load_encoder(self.model_name)
             situation = situation_of(
                 units,
@@ -219,16 +235,23 @@ class Trainer(Learning):
             chosen = chosen.with_(**self._stated)
             if chosen.max_length > situation.longest:
                 raise InputError(f"this model reads at most {situation.longest} tokens, not that many.")
-            train, test = self._parts(whole, chosen)
+            if self._reference is not None and given_test is None:
+                check_held_out_for_reference(chosen.held_out)
+            train, test = self._parts(whole, chosen) if given_test is None else (whole, given_test)
             inside = self.records or units_of(train)
             if not self._sizes_known(test):
                 inside = self.records or round(units * (1 - chosen.held_out))
+            check_lot(self._stated["lot_size"], inside, self.unit)
             chosen = chosen.fitted(inside, self.epochs)
             if extra := self._auditing.count:
                 chosen = chosen.beside(extra, inside)
                 inside += extra
+            findings = examine(whole)
+            asked = self.test_is_public and self.budget is not None  # before the charge, for the owner
+            if given_test is not None and not asked:
+                findings = replace(findings, tested=len(overlap(train, given_test).places))
             self._prepared = Prepared(
-                train, test, examine(whole), encoder, tokenizer, pooling, chosen, inside, situation
+                train, test, findings, encoder, tokenizer, pooling, chosen, inside, situation
             )
         return self._prepared
 
@@ -242,8 +265,6 @@ class Trainer(Learning):
         return corpus
 
     def _parts(self, whole: Corpus, chosen: Plan) -> tuple[Corpus, Corpus | None]:
-        if self._given_test is not None:
-            return whole, self._read(self._given_test)
         if not chosen.held_out:
             return whole, None
         salt = Processes().once(own_salt)  # of process 0: all must part alike
@@ -273,18 +294,15 @@ class Trainer(Learning):
                 "another Trainer for it. If the first was stopped, that one takes resume=True and its "
                 "output_dir."
             )
-        if self.registered:
-            Processes().once(self._check_labels)
+        self.ask_owner()
         with repeatable(self._device), torch.random.fork_rng(devices=[]):
             return self._fit() if self.budget is not None else self._fit_plainly()
 
-    def _check_labels(self) -> None:
-        """Asks the owner, where the labels that were declared do not fit the records."""
-        ready = self.prepare()
-        tested = () if ready.test is None or self.test_is_public else (ready.test,)
-        check_labels(
-            self.labels, (ready.train, *tested), other_labels=self._other_labels, ask=self._ask
-        )
+    def ask_owner(self) -> None:
+        """Asks what only the owner of the records may say, once; `fit` does it where nobody has."""
+        if self.registered and self._copies is None:
+            ready = self.prepare()
+            self._copies = Processes().once(lambda: self._questions.ask_about(ready))
 
     def _fit(self) -> Run:
         ready, processes = self.prepare(), Processes()
@@ -312,7 +330,8 @@ class Trainer(Learning):
             if not progress.state["labels"]:
                 raise InputError(progress.state["because"])
             goal = self._kind(tuple(progress.state["labels"]))
-            train = self._auditing.among(ready.train, ready.tokenizer, goal.labels, progress, source)
+            taught = ready.train.emptied(self._copies or ())
+            train = self._auditing.among(taught, ready.tokenizer, goal.labels, progress, source)
             network = self._train(replace(ready, train=train), goal, charge)
             if "metrics" not in progress.state:
                 noisy = processes.once(lambda: self._metrics(ready, goal, network, own, source))
