@@ -36,3 +36,10 @@ def fresh_register() -> Iterator[None]:
     """No test hears of what another one has charged."""
     yield
     (Path(os.environ["SOURDINE_HOME"]) / "register.sqlite").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def any_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of something else, in which noise would only be in the way."""
+    monkeypatch.setattr("sourdine.checks.LARGEST", 1e9)
+    monkeypatch.setattr("sourdine.checks.USUAL", 1e9)

@@ -216,7 +216,7 @@ def _budgets(given: list[str]) -> list[float]:
             number = float(word)
         except ValueError:
             raise InputError(f"--epsilon {word!r} is no number; give 1 2 5, or inf for none.") from None
-        found.append(number if number == math.inf else checks.epsilon(number))
+        found.append(number if number == math.inf else checks.protecting(number))
     if not found:
         raise InputError("give --epsilon with the budgets to compare: --epsilon 1 2 5 inf.")
     return found

@@ -101,8 +101,9 @@ def read_corpus(
 
     source: all that `tables.read` takes. text: one column, or two for a task on pairs. label: the
     column of classes. user: the column that says whose record it is; it becomes the unit. Texts, labels
-    and users stay as they were written. labelled: False for a task without labels; else a missing text
-    or label column is an error that says which columns there are and which look right.
+    and users stay as they were written, but for spaces around them. labelled: False for a task without
+    labels; else a missing text or label column is an error that says which columns there are and which
+    look right.
     """
     texts = _texts(text)
     found = find(source, encoding)

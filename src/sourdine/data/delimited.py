@@ -4,7 +4,8 @@ pyarrow would choose each column's type from the first block of the file and fai
 that does not fit; reading strings first makes the type a function of the whole column. Its messages
 quote the offending row, so they are looked at here and never passed on.
 
-Fields may be quoted and hold line breaks. Empty lines are skipped.
+Fields may be quoted and hold line breaks. Empty lines are skipped. Spaces around the name of a column
+are no part of it; those around cells are taken off by tables.py.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class File:
         # As bytes: a column that is not asked for later may hold what it wants.
         rows = self._run(lambda *how: self._first_rows(dict.fromkeys(titles, pa.binary()), *how))
         try:
-            names = tuple(column[0].as_py().decode() for column in rows.columns)
+            names = tuple(column[0].as_py().decode().strip(" \t") for column in rows.columns)
         except UnicodeDecodeError:
             raise InputError(self._misread()) from None
         if len(names) == 1 and self.delimiter == "," and ";" in names[0]:

@@ -6,6 +6,9 @@ about it. And no message, here or at load, quotes the content of a cell.
 
 A column holds numbers or text. Whole, decimal and true/false values are numbers, kept as doubles;
 everything else is text, with an empty string where a value is missing. `kinds.py` has the rules.
+
+Spaces and tabs around a text are no part of it, wherever the table comes from. Some programs write
+", " between the cells of a .csv: whoever asked for "yes" would not find " yes", and pay for the answer.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sourdine.data import kinds, sources
 from sourdine.errors import InputError
 
 MOST = float(np.finfo(np.float64).max)
+SPACES = " \t"
+"""What is taken off both ends of a text."""
 SHOWN = 12
 """How many column names a message lists at most."""
 
@@ -129,7 +135,8 @@ def read(
         elif name in stated:
             raise InputError(f"missing states a number for {label}, which holds text; leave it out.")
         else:
-            texts[name] = (settled.fill_null("") if settled.null_count else settled).combine_chunks()
+            filled = settled.fill_null("") if settled.null_count else settled
+            texts[name] = pc.utf8_trim(filled.combine_chunks(), SPACES)
     return Table(rows, tuple(places), numbers, texts, found.name, path)
 
 

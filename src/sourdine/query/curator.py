@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.data.fingerprint import file_fingerprint, fingerprint
-from sourdine.data.tables import Table, read
+from sourdine.data.tables import SPACES, Table, read
 from sourdine.errors import InputError
 from sourdine.events import compose
 from sourdine.ledger import Ledger
@@ -154,7 +154,7 @@ class Curator:
     def _key(self, column: str, key: Any) -> Any:
         """A declared key as the column holds it."""
         if column in self.table.texts:
-            return str(key)
+            return str(key).strip(SPACES)  # as the cells were read
         self.table.number(column)  # refuses what is no column
         try:
             return checks.finite(f"a key of {column!r}", float(key))

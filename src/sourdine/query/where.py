@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sourdine.data.tables import Table
+from sourdine.data.tables import SPACES, Table
 from sourdine.errors import InputError
 
 _COMPARISONS = {
@@ -67,7 +67,7 @@ def rows(table: Table, conditions: Sequence[str]) -> NDArray[np.bool_] | None:
 
 def _holds(table: Table, column: str, comparison: str, value: str) -> NDArray[np.bool_]:
     if column in table.texts:
-        value = value.encode(errors="replace").decode()
+        value = value.strip(SPACES).encode(errors="replace").decode()  # as the cells were read
         mask: Any = _TEXTS[comparison](table.text(column), value)
         return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
     numbers = table.number(column)

@@ -147,6 +147,8 @@ class Trainer(Learning):
             )
         if budget is not None and not isinstance(budget, Budget):
             raise InputError(f"{budget!r} is no budget; give Budget(3, 1e-6), for instance.")
+        if budget is not None:
+            checks.protecting(budget.epsilon)
         if lora is not None and trains not in (None, "lora"):
             raise InputError("lora= trains low-rank additions; leave trains= out beside it.")
         if steps is not None and epochs is not None:
@@ -206,7 +208,6 @@ class Trainer(Learning):
             "encoding": encoding,
         }
         self._given, self._given_test = train, test
-        refuse_same_table(train, test, "--test (test=)")
         self._reference = None if reference is None else read_reference(Path(reference).expanduser())
         self._prepared: Prepared | None = None
 
@@ -217,6 +218,7 @@ class Trainer(Learning):
         if self._prepared is None:
             budget = self.budget or Budget(1e6, 1e-15, self.unit)
             poisson(1, 1, self.records, budget.adjacency)  # raises where n is private and not declared
+            refuse_same_table(self._given, self._given_test, "--test (test=)")
             whole = self._read(self._given)
             units = self.records or units_of(whole)
             checks.delta(budget.delta, units)
