@@ -38,8 +38,10 @@ def fresh_register() -> Iterator[None]:
     (Path(os.environ["SOURDINE_HOME"]) / "register.sqlite").unlink(missing_ok=True)
 
 
-@pytest.fixture
-def any_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of something else, in which noise would only be in the way."""
-    monkeypatch.setattr("sourdine.checks.LARGEST", 1e9)
-    monkeypatch.setattr("sourdine.checks.USUAL", 1e9)
+@pytest.fixture(scope="module")
+def any_epsilon() -> Iterator[None]:
+    """For modules that test something else, in which noise would only be in the way."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sourdine.checks.LARGEST", 1e9)
+        patch.setattr("sourdine.checks.USUAL", 1e9)
+        yield
