@@ -41,6 +41,7 @@ from sourdine.ledger.shared import FILE, check_part, open_shared, published
 from sourdine.register import watch
 from sourdine.text import desk
 from sourdine.text.accounts import find_labels
+from sourdine.text.base import tell_of_base
 from sourdine.text.comparison import Comparison, OneRun
 from sourdine.text.desk import Desk
 from sourdine.text.prepared import Prepared
@@ -198,6 +199,8 @@ def _plan(asked: Comparison, about: dict[str, Any], table: Desk, owner: _Owner) 
     if folder.exists() and any(path.name != FILE for path in folder.iterdir()):
         raise InputError(f"{folder} is not empty and holds no comparison; name a new folder.")
     owner.ask_about_records(asked)  # before the model is loaded
+    budget = asked.budget(asked.largest) if asked.largest else None
+    tell_of_base(asked.model, budget, asked.corpus, asked.corpus, asked.encoding)
     priced = price(asked)
     ready, each, counts = priced.ready, priced.each, priced.counts
     source = rng.secure()

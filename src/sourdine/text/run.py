@@ -27,6 +27,7 @@ from sourdine.report.card import card
 from sourdine.report.page import page
 from sourdine.sgd.charge import Charge
 from sourdine.text.accounts import Accounts
+from sourdine.text.base import Base
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES
 from sourdine.text.plan import Plan
@@ -97,7 +98,8 @@ class About:
     """What a certificate says about the records, in words that hold for every neighbour of them.
 
     units: their public number, None where it is private. trained, tested: how many, as far as that may
-    be told ("" without a test). computed: how the sums were made.
+    be told ("" without a test). computed: how the sums were made. before: the run that the base model
+    comes from, if it was trained before.
     """
 
     train: Corpus
@@ -108,6 +110,7 @@ class About:
     base: str
     contribution_bound: int
     computed: str
+    before: Base | None = None
 
 
 def seal_run(
@@ -184,6 +187,8 @@ def _draft(
         accesses.append(
             Access("the label set", NOTHING, "declared by the owner, not read off the data")
         )
+    if about.before is not None:
+        accesses += about.before.accesses(budget)
     if about.test_is_public and about.tested:
         accesses.append(
             Access(

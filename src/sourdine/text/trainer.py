@@ -38,10 +38,11 @@ from sourdine.sgd.processes import Processes
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts, accounts, find_labels
 from sourdine.text.auditing import Auditing
+from sourdine.text.base import load_base, read_base, tell_of_base
 from sourdine.text.learning import Learning
 from sourdine.text.machine import computed_on, device_of, repeatable
 from sourdine.text.model import TextModel
-from sourdine.text.models import BYTES, Classifier, load_encoder
+from sourdine.text.models import BYTES, Classifier
 from sourdine.text.plan import Plan, plan, situation_of
 from sourdine.text.prepared import (
     Prepared,
@@ -223,7 +224,7 @@ class Trainer(Learning):
             units = self.records or units_of(whole)
             checks.delta(budget.delta, units)
             given_test = None if self._given_test is None else self._read(self._given_test)
-            encoder, tokenizer, pooling = load_encoder(self.model_name)
+            encoder, tokenizer, pooling = load_base(self.model_name)
             situation = situation_of(
                 units,
                 budget,
@@ -305,6 +306,9 @@ class Trainer(Learning):
         if self.registered and self._copies is None:
             ready = self.prepare()
             self._copies = Processes().once(lambda: self._questions.ask_about(ready))
+            if Processes().first:
+                encoding = self._columns["encoding"]
+                tell_of_base(self.model_name, self.budget, self._given, ready.train, encoding)
 
     def _fit(self) -> Run:
         ready, processes = self.prepare(), Processes()
@@ -485,6 +489,7 @@ class Trainer(Learning):
             self.model_name,
             self.rows_per_user,
             computed_on(self._device),
+            read_base(self.model_name),
         )
 
     # Without privacy
