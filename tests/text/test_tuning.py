@@ -42,7 +42,7 @@ def tuner(data: Any, model: str, budget: Budget = BUDGET, **options: Any) -> Tun
     """Lots that hold everybody, if nothing else is said: their cost is found in no time."""
     defaults: dict[str, Any] = {
         **{"text": "note", "label": "mood", "labels": LABELS, "trains": "head", "steps": 2},
-        **{"lot_size": 9999, "trials": 2.0, "settings": "learning_rate=5,25"},
+        **{"lot_size": 320, "trials": 2.0, "settings": "learning_rate=5,25"},
     }
     return Tuner(data, budget, model=model, **{**defaults, **options})
 

@@ -115,12 +115,12 @@ def _check(found: Any, how: dict[str, int], sizes: dict[str, int]) -> None:
 
 
 def _check_width(found: Any, width: int) -> None:
-    """Whether features of so many numbers fit the map that was handed on, or the vectors without one."""
+    """Whether features of so many numbers fit the map, or the vectors where there is none."""
     own = found.vectors.shape[1] if found.map is None else len(found.map.mean)
     if width != own:
         raise InputError(
-            f"this encoder gives {width} numbers a text, and these encodings were made from {own}; name "
-            "the encoder that they were made with (--model)."
+            f"this encoder gives {width} numbers a text, and these encodings were made from {own}; "
+            "name the encoder that they were made with (--model)."
         )
 
 
