@@ -21,8 +21,6 @@ from sourdine.sgd import engine as room
 from sourdine.sgd.canaries import Canaries
 from sourdine.sgd.clipping import Flat
 
-pytestmark = pytest.mark.usefixtures("any_epsilon")
-
 nn = torch.nn
 FALSE_ALARM = 1e-6
 ROWS = [(row, (row.sum() > 0).long()) for row in torch.randn(40, 4, generator=torch.Generator())]

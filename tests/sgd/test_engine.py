@@ -20,8 +20,6 @@ from sourdine.ledger import Ledger
 from sourdine.sgd import AdamW, Adaptive, Engine, PerLayer, ShuffledLots, TruncatedPoissonLots, traced
 from sourdine.sgd import engine as room
 
-pytestmark = pytest.mark.usefixtures("any_epsilon")
-
 nn = torch.nn
 N, STEPS, LOT = 60, 5, 12
 

@@ -37,8 +37,6 @@ from sourdine.sgd.folder import Folder
 from sourdine.sgd.graphs import unchanging
 from sourdine.sgd.processes import Processes
 
-pytestmark = pytest.mark.usefixtures("any_epsilon")
-
 KILLS = 20
 SCRIPT = Path(__file__).with_name("stopping.py")
 

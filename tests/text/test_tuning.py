@@ -272,7 +272,7 @@ def test_replace_one_pays_for_training_and_score(data: Any, model: str) -> None:
 def test_users(model: str) -> None:
     made = records(600, people=200)
     budget = Budget(3, 1e-6, unit="user")
-    run = tuner(made, model, budget, user="author", rows_per_user=2).fit()
+    run = tuner(made, model, budget, user="author", rows_per_user=2, lot_size=160).fit()
     assert verify(run.folder).passed and run.certificate is not None
     assert run.certificate.document["guarantee"]["contribution_bound"] == 2
 
