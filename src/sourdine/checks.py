@@ -8,6 +8,8 @@ from sourdine.errors import InputError
 
 ADJACENCIES = ("zero-out", "add-remove", "replace-one")
 UNITS = ("example", "user")
+LARGEST, USUAL = 100.0, 10.0
+"""The largest epsilon of a run or a ledger, and the largest that passes without a warning."""
 MOST = 10**15
 """Largest whole number that is taken: past it, doubles no longer count one by one."""
 
@@ -79,14 +81,19 @@ def epsilon(value: float) -> float:
 
 
 def protecting(value: float) -> float:
-    """An epsilon of a release that promises something: at most 100 for a whole run."""
-    if epsilon(value) > 100:
+    """The epsilon of a run or a ledger, which is to promise something: at most LARGEST."""
+    if epsilon(value) > LARGEST:
         raise InputError(
-            f"epsilon {value:g} protects nobody: above 100 the promise is empty. Nothing was charged. "
-            "Take 1 to 8; for data that may be used without privacy say so: --not-private "
-            "(not_private=True)."
+            f"epsilon {value:g} protects nobody: above {LARGEST:g} the promise is empty. Nothing was "
+            "charged. Take 1 to 8. Data that may be used without privacy need no epsilon: sourdine "
+            "train --not-private, Trainer(not_private=True)."
         )
     return value
+
+
+def warning(value: float) -> str | None:
+    """What to say of an epsilon that is granted and protects little."""
+    return f"epsilon {value:g} protects little; 0.1 to 10 is usual." if value > USUAL else None
 
 
 def release_epsilon(value: float) -> float:

@@ -213,10 +213,12 @@ def test_copies_teach_nothing(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert [at for at, own in enumerate(seen[0]) if own == -1] == [4, 9]
 
 
-def test_a_run_without_copies_says_that_this_is_told(run: Path) -> None:
+def test_a_run_without_copies_says_what_one_with_them_says(run: Path) -> None:
     document = json.loads((run / "certificate.json").read_text())
     compared = next(a for a in document["accesses"] if "comparison" in a["what"])
-    assert compared["cost"] == "NOT ACCOUNTED" and "tells that there are no copies" in compared["why"]
+    assert compared["cost"] == "none" and "nobody is told" in compared["why"]
+    checked = next(a for a in document["accesses"] if "checks at load" in a["what"])
+    assert checked["cost"] == "NOT ACCOUNTED" and "stand in public texts" in checked["why"]
 
 
 def test_private_records_are_read_alone(
@@ -301,7 +303,7 @@ def test_the_private_file_is_no_public_test(
 ) -> None:
     asked = arguments(root, test=str(root / "notes.csv"), out=str(tmp_path / "run"))
     assert main(asked) == 2
-    assert "--test holds private records" in capsys.readouterr().err
+    assert "--test names the table of private records itself" in capsys.readouterr().err
 
 
 def test_an_encoder_that_was_trained_on_somebodys_text_is_refused(root: Path, run: Path) -> None:

@@ -194,7 +194,7 @@ BAD: list[tuple[list[str], str]] = [
     ),
     ([*MEAN, "--top", "3"], "--top is for top-words"),
     ([*MEAN, "--level", ".9"], "--level is for quantiles"),
-    ([*MEAN, "--epsilon", "1e9"], "no privacy at all"),
+    ([*MEAN, "--epsilon", "1e9"], "protects nobody"),
     (["query", "data.csv", "words", "text", "--vocabulary", "none.txt", "--epsilon", "1"], "none.txt"),
 ]
 

@@ -25,6 +25,8 @@ from sourdine.query.curator import Curator
 from sourdine.query.session import _scores
 from sourdine.rng import seeded
 
+pytestmark = pytest.mark.usefixtures("any_epsilon")
+
 N = 4_000
 STARS = [1 + (row * 7 + row // 9) % 5 for row in range(N)]
 AGE = [20 + (row * row) % 50 for row in range(N)]

@@ -75,7 +75,7 @@ def test_the_whole_way(data: Any, model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", STRATEGIES)
 def test_every_strategy_ends_in_a_verified_folder(what: str, model: str, tmp_path: Path) -> None:
-    run = trainer(records(120), model, trains=what, steps=2, labels=LABELS, held_out=0.2).fit()
+    run = trainer(records(120), model, trains=what, lot_size=90, labels=LABELS, held_out=0.2).fit()
     run.save(tmp_path / "out")
     assert verify(run.folder).passed
     assert run.certificate is not None

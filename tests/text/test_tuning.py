@@ -42,7 +42,7 @@ def tuner(data: Any, model: str, budget: Budget = BUDGET, **options: Any) -> Tun
     """Lots that hold everybody, if nothing else is said: their cost is found in no time."""
     defaults: dict[str, Any] = {
         **{"text": "note", "label": "mood", "labels": LABELS, "trains": "head", "steps": 2},
-        **{"lot_size": 9999, "trials": 2.0, "settings": "learning_rate=5,25"},
+        **{"lot_size": 320, "trials": 2.0, "settings": "learning_rate=5,25"},
     }
     return Tuner(data, budget, model=model, **{**defaults, **options})
 
@@ -272,7 +272,7 @@ def test_replace_one_pays_for_training_and_score(data: Any, model: str) -> None:
 def test_users(model: str) -> None:
     made = records(600, people=200)
     budget = Budget(3, 1e-6, unit="user")
-    run = tuner(made, model, budget, user="author", rows_per_user=2).fit()
+    run = tuner(made, model, budget, user="author", rows_per_user=2, lot_size=160).fit()
     assert verify(run.folder).passed and run.certificate is not None
     assert run.certificate.document["guarantee"]["contribution_bound"] == 2
 

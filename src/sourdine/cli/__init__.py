@@ -37,7 +37,7 @@ from sourdine.cli import (
     tune,
     verify,
 )
-from sourdine.errors import SourdineError
+from sourdine.errors import SourdineError, WeakPromise
 
 app = typer.Typer(
     name="sourdine",
@@ -90,7 +90,10 @@ _STOPPED = f"stopped. {_KEPT}"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error that a user can cause becomes one sentence and a code."""
     try:
-        code = app(args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", WeakPromise)  # a verb says so in its own words, once
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            code = app(args=given, standalone_mode=False)
         sys.stdout.flush()
     except SourdineError as error:
         return _fail(str(error), error.exit_code)

@@ -91,6 +91,7 @@ def membership(
     from sourdine.attacks.membership import attack_membership  # noqa: PLC0415 (scipy: only now)
 
     count = checks.whole("shadows", shadows, least=0)
+    _check_shadows(count, base)
     _made(out)
     model = _target(target, labels, max_length, device)
     sides = [_records(name, text, label, None, encoding, model) for name in (members, others)]
@@ -219,6 +220,15 @@ def _records(
     return [Record(*row) for row in rows]
 
 
+def _check_shadows(count: int, base: str | None) -> None:
+    """Before a model is loaded."""
+    if bool(count) != (base is not None):
+        raise InputError(
+            "shadows on the command line are heads on a frozen encoder: give both --shadows 16 and "
+            "--base. Others are trained in Python (sourdine.attacks.train_shadows)."
+        )
+
+
 def _shadows(
     model: Any, pool: list[Record], count: int, base: str | None, device: str | None
 ) -> Shadows | None:
@@ -228,17 +238,12 @@ def _shadows(
     from sourdine.attacks.shadows import from_vectors, halves, train_heads  # noqa: PLC0415
     from sourdine.attacks.target import Classifies  # noqa: PLC0415
 
-    if not count and base is None:
+    if base is None:
         return None
     if not isinstance(model, Classifies):
         raise InputError(
             "shadows on the command line are for classifiers, but the target is a language model; "
             "train them in Python (sourdine.attacks.train_shadows)."
-        )
-    if not count or base is None:
-        raise InputError(
-            "shadows on the command line are heads on a frozen encoder: give both --shadows 16 and "
-            "--base. Others are trained in Python (sourdine.attacks.train_shadows)."
         )
     inside = halves(len(pool), count, 0)
     at = places(model, pool)

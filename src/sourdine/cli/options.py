@@ -6,7 +6,6 @@ import csv
 import difflib
 import io
 import json
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
+from sourdine.cli.owner import tell
 from sourdine.digits import above, below
 from sourdine.errors import InputError
 
@@ -142,6 +142,14 @@ OtherLabels = Annotated[
         "terminal, stop elsewhere).",
     ),
 ]
+LeaveOutCopies = Annotated[
+    bool,
+    typer.Option(
+        "--leave-out-copies",
+        help="Private records that also stand in public texts teach nothing (default: ask on a "
+        "terminal, stop elsewhere).",
+    ),
+]
 Adjacency = Annotated[
     str | None,
     typer.Option(
@@ -169,7 +177,7 @@ def training_budget(
     """The budget of a run, with a warning where it is unusual; with a ledger, a part of that."""
     if epsilon is None:
         raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
-    checks.protecting(epsilon)
+    checks.protecting(checks.epsilon(epsilon))
     like = Budget(epsilon) if ledger is None else shared_ledger(ledger, epsilon).budget
     unit = "example" if user is None else "user"
     small = like.delta if delta is None else delta
@@ -178,10 +186,16 @@ def training_budget(
         from sourdine.ledger.shared import check_part  # noqa: PLC0415
 
         check_part(shared_ledger(ledger, epsilon), budget)
-    if not 0.1 <= epsilon <= 10:
-        why = "protects little" if epsilon > 10 else "leaves little to learn"
-        print(f"sourdine: warning: epsilon {epsilon:g} {why}; 0.1 to 10 is usual.", file=sys.stderr)
+    warn_if_weak(epsilon)
+    if epsilon < 0.1:
+        tell(f"warning: epsilon {epsilon:g} leaves little to learn; 0.1 to 10 is usual.")
     return budget
+
+
+def warn_if_weak(epsilon: float) -> None:
+    """Refuses an epsilon that promises nothing, and warns of one that protects little."""
+    if said := checks.warning(checks.protecting(epsilon)):
+        tell(f"warning: {said}")
 
 
 def shared_ledger(where: str, epsilon: float) -> Ledger:

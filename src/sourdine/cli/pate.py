@@ -21,6 +21,7 @@ from sourdine.cli.options import (
     Json,
     Label,
     Labels,
+    LeaveOutCopies,
     Model,
     OtherLabels,
     SharedLedger,
@@ -40,7 +41,6 @@ from sourdine.errors import InputError
 
 if TYPE_CHECKING:
     from sourdine.data.corpus import Corpus
-    from sourdine.data.overlap import Overlap
     from sourdine.text.teaching import Material
 
 
@@ -77,10 +77,7 @@ def pate(
     test: Annotated[
         str | None, typer.Option("--test", help="PUBLIC labelled texts, for an exact test.")
     ] = None,
-    leave_out: Annotated[
-        bool,
-        typer.Option("--leave-out-copies", help="Private records in the public text teach nothing."),
-    ] = False,
+    leave_out_copies: LeaveOutCopies = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
     model: Model = None,
     encoding: Encoding = "utf-8",
@@ -110,24 +107,20 @@ def pate(
     folder = out or Path(f"{Path(data).name.split('.')[0]}-pate")
     _check_folder(folder, resume)
     import_text()
-    from sourdine.data.corpus import read_corpus  # noqa: PLC0415 (torch and more: only now)
-    from sourdine.data.declared import check_labels  # noqa: PLC0415
+    from sourdine.data.copies import check_copies  # noqa: PLC0415 (torch and more: only now)
+    from sourdine.data.declared import check_labels, check_option  # noqa: PLC0415
     from sourdine.text.desk import Desk  # noqa: PLC0415
     from sourdine.text.tasks import Classify  # noqa: PLC0415
     from sourdine.text.teaching import Material, Teaching, Wish  # noqa: PLC0415
 
-    wish = Wish(aggregator, whole("questions", questions), threshold, accuracy, leave_out)
-    own = read_corpus(data, text=text, label=label, user=user, encoding=encoding)
-    others = read_corpus(public, text=list(own.text), label=None, encoding=encoding, labelled=False)
+    check_option(classes, other_labels)
+    wish = Wish(aggregator, whole("questions", questions), threshold, accuracy)
+    own, others, tested = _read(data, public, test, text, label, user, encoding)
     _check_sizes(own, count, budget)
     check_labels(classes, [own], other_labels=other_labels, ask=who_answers())
-    material = Material(
-        own,
-        others,
-        _copies(own, others, leave_out),
-        Classify(tuple(classes)),
-        None if test is None else _test(test, own, encoding),
-    )
+    known = [others] if tested is None else [others, tested]
+    copies = check_copies(own, known, leave_out=leave_out_copies, ask=who_answers())
+    material = Material(own, others, copies, Classify(tuple(classes)), tested)
     for sentence in _about(material):
         tell_privately(sentence)
     table = Desk(folder)
@@ -162,6 +155,29 @@ def pate(
     _say(found, folder, json)
 
 
+def _read(
+    data: str,
+    public: str,
+    test: str | None,
+    text: list[str] | None,
+    label: str | None,
+    user: str | None,
+    encoding: str,
+) -> tuple[Corpus, Corpus, Corpus | None]:
+    """The private records, the public texts, and labelled texts that are public too, for a test."""
+    from sourdine.data.copies import refuse_same_table  # noqa: PLC0415
+    from sourdine.data.corpus import read_corpus  # noqa: PLC0415
+
+    refuse_same_table(data, public, "--public")
+    refuse_same_table(data, test, "--test")
+    own = read_corpus(data, text=text, label=label, user=user, encoding=encoding)
+    names = list(own.text)
+    others = read_corpus(public, text=names, label=None, encoding=encoding, labelled=False)
+    if test is None:
+        return own, others, None
+    return own, others, read_corpus(test, text=names, label=own.label, encoding=encoding)
+
+
 def _check_folder(folder: Path, resume: bool) -> None:
     if resume and (folder / "certificate.json").exists():
         raise InputError(f"the run in {folder} is finished: sourdine verify {folder}.")
@@ -185,20 +201,6 @@ def _check_sizes(own: Corpus, teachers: int, budget: Budget) -> None:
         )
 
 
-def _copies(own: Corpus, others: Corpus, leave_out: bool) -> Overlap:
-    """Private records in the public text: refused, or left out of training without a word."""
-    from sourdine.data.overlap import overlap  # noqa: PLC0415
-
-    found = overlap(own, others)
-    if found and not leave_out:
-        raise InputError(
-            f"{found.sentence()} Text that is private must not stand in the public file: its rows are "
-            "handed on. Take other public texts; or, if they are public indeed, leave the private "
-            "copies out of training with --leave-out-copies. (This is for your eyes only.)"
-        )
-    return found
-
-
 def _about(material: Material) -> list[str]:
     """What the owner should know before anything is charged; for no one else's eyes."""
     from sourdine.data.owner import examine  # noqa: PLC0415
@@ -207,17 +209,6 @@ def _about(material: Material) -> list[str]:
     if empty := sum(not "".join(row).strip() for row in zip(*material.public.texts, strict=True)):
         said.append(f"{empty:,} of the {len(material.public):,} public texts are empty.")
     return said
-
-
-def _test(path: str, own: Corpus, encoding: str) -> Corpus:
-    """Labelled texts that the owner declares public, so that a test may be exact."""
-    from sourdine.data.corpus import read_corpus  # noqa: PLC0415
-
-    found = read_corpus(path, text=list(own.text), label=own.label, encoding=encoding)
-    known = set(zip(*own.texts, strict=True))
-    if 2 * sum(row in known for row in zip(*found.texts, strict=True)) > len(found):
-        raise InputError("--test holds private records; an exact test needs public ones.")
-    return found
 
 
 def _say(found: dict[str, Any], folder: Path, json: bool) -> None:

@@ -106,7 +106,7 @@ def query(
     checks.one_of("the question", question, tuple(QUESTIONS))
     if epsilon is None:
         raise InputError("give --epsilon, what the answer may cost; 0.1 is usual for one question.")
-    checks.epsilon(epsilon)
+    checks.protecting(epsilon)
     if (column is None) != (question == "count"):
         raise InputError(f"{question} needs a column." if column is None else "count takes no column.")
     stands = _missing(missing or [])

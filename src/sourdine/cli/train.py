@@ -24,6 +24,7 @@ from sourdine.cli.options import (
     Json,
     Label,
     Labels,
+    LeaveOutCopies,
     Model,
     OtherLabels,
     Records,
@@ -72,6 +73,7 @@ def train(
     test_is_public: Annotated[
         bool, typer.Option("--test-is-public", help="The test records may be used without noise.")
     ] = False,
+    leave_out_copies: LeaveOutCopies = False,
     reference: Annotated[
         Path | None, typer.Option("--reference", help="A --not-private run, shown beside this one.")
     ] = None,
@@ -157,6 +159,7 @@ def train(
             rows_per_user=whole("rows-per-user", rows_per_user) or 1,
             labels=listed(labels),
             other_labels=other_labels,
+            leave_out_copies=leave_out_copies,
             ask=who_answers(),
             test=test,
             test_is_public=test_is_public,
@@ -232,7 +235,11 @@ def _fitted(trainer: Trainer, folder: Path) -> Run:
 
 @contextlib.contextmanager
 def progress(shown: bool) -> Iterator[Tell | None]:
-    """A bar that shows epsilon while it grows, on a terminal only."""
+    """A bar that shows epsilon while it grows, on a terminal only.
+
+    It starts when there is something to show: a bar takes the terminal over, and before it starts the
+    owner may have to be asked (cli/owner.py).
+    """
     if not shown or not sys.stderr.isatty():
         yield None
         return
@@ -246,17 +253,21 @@ def progress(shown: bool) -> Iterator[Tell | None]:
         TextColumn("{task.fields[spent]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    tasks: dict[str, Any] = {}
 
-        def tell(stage: str, done: int, total: int, epsilon: float | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total, spent="")
-            bar.update(tasks[stage], completed=done)
-            if epsilon is not None:
-                bar.update(tasks[stage], spent=f"epsilon {above(epsilon, 3)}")
+    def tell(stage: str, done: int, total: int, epsilon: float | None) -> None:
+        bar.start()
+        if stage not in tasks:
+            tasks[stage] = bar.add_task(stage, total=total, spent="")
+        bar.update(tasks[stage], completed=done)
+        if epsilon is not None:
+            bar.update(tasks[stage], spent=f"epsilon {above(epsilon, 3)}")
 
+    try:
         yield tell
+    finally:
+        bar.stop()
 
 
 @contextlib.contextmanager

@@ -99,35 +99,37 @@ def tune(
     if out is None and not plan:
         raise InputError("give --out, a new folder for the best run.")
     import_text()
-    with _spinner(shown=not json):
-        from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
+    from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
 
-        tuner = Tuner(
-            data,
-            budget,
-            settings=grid,
-            trials=trials,
-            eta=eta,
-            model=model,
-            text=text,
-            label=label,
-            user=user,
-            rows_per_user=checks.whole("rows-per-user", rows_per_user),
-            labels=listed(labels),
-            other_labels=other_labels,
-            ask=who_answers(),
-            records=whole("records", records),
-            encoding=encoding,
-            ledger=ledger,
-            budget_of_all=budget_of_all,
-            output_dir=out,
-            trains=trains,
-            steps=whole("steps", steps),
-            lot_size=whole("lot-size", lot_size),
-            max_length=whole("max-length", max_length),
-            held_out=held_out,
-            device=device,
-        )
+    tuner = Tuner(
+        data,
+        budget,
+        settings=grid,
+        trials=trials,
+        eta=eta,
+        model=model,
+        text=text,
+        label=label,
+        user=user,
+        rows_per_user=checks.whole("rows-per-user", rows_per_user),
+        labels=listed(labels),
+        other_labels=other_labels,
+        ask=who_answers(),
+        records=whole("records", records),
+        encoding=encoding,
+        ledger=ledger,
+        budget_of_all=budget_of_all,
+        output_dir=out,
+        trains=trains,
+        steps=whole("steps", steps),
+        lot_size=whole("lot-size", lot_size),
+        max_length=whole("max-length", max_length),
+        held_out=held_out,
+        device=device,
+    )
+    if not plan:
+        tuner.ask_owner()  # before the spinner, which takes the terminal over
+    with _spinner(shown=not json):
         done = tuner.expected() if plan else tuner.fit()
     if isinstance(done, dict):
         print_json(done) if json else _say_plan(done)

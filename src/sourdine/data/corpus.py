@@ -57,6 +57,21 @@ class Corpus:
             users=None if self.users is None else [self.users[place] for place in places],
         )
 
+    def emptied(self, indices: Iterable[int], *, labels: bool = True) -> Corpus:
+        """The same number of records, those at these places without text and, by default, label.
+
+        Such a record teaches nothing. labels=False: labels stay, where they are public anyway.
+        """
+        places = frozenset(indices)
+        if not places:
+            return self
+
+        def without(cells: list[str]) -> list[str]:
+            return ["" if at in places else cell for at, cell in enumerate(cells)]
+
+        kept = self.labels if self.labels is None or not labels else without(self.labels)
+        return replace(self, texts=tuple(map(without, self.texts)), labels=kept)
+
     def table(self) -> tables.Table:
         """The same columns as a table, for its fingerprint."""
         named = dict(zip(self.text, self.texts, strict=True))
@@ -88,8 +103,9 @@ def read_corpus(
 
     source: all that `tables.read` takes. text: one column, or two for a task on pairs. label: the
     column of classes. user: the column that says whose record it is; it becomes the unit. Texts, labels
-    and users stay as they were written. labelled: False for a task without labels; else a missing text
-    or label column is an error that says which columns there are and which look right.
+    and users stay as they were written, but for spaces around them. labelled: False for a task without
+    labels; else a missing text or label column is an error that says which columns there are and which
+    look right.
     """
     texts = _texts(text)
     found = find(source, encoding)

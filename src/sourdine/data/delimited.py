@@ -4,7 +4,8 @@ pyarrow would choose each column's type from the first block of the file and fai
 that does not fit; reading strings first makes the type a function of the whole column. Its messages
 quote the offending row, so they are looked at here and never passed on.
 
-Fields may be quoted and hold line breaks. Empty lines are skipped.
+Fields may be quoted and hold line breaks. Empty lines are skipped. Spaces around the name of a column
+are no part of it; those around cells are taken off by tables.py.
 
 A row with another number of fields than the header, or a cell that is no text in the encoding, is a
 fault of one record: the row, or the cell, counts as missing (faults.py). Files with such rows are read
@@ -86,7 +87,7 @@ class File:
         titles = self._run(lambda *how: self._first_rows({}, *how), []).schema.names
         # As bytes: a column that is not asked for later may hold what it wants.
         rows = self._run(lambda *how: self._first_rows(dict.fromkeys(titles, pa.binary()), *how), [])
-        names = tuple(column[0].as_py().decode(errors=ERRORS) for column in rows.columns)
+        names = tuple(column[0].as_py().decode(errors=ERRORS).strip(" \t") for column in rows.columns)
         bad = ESCAPE + GONE if self._escaped else UNREADABLE
         if any(bad in name for name in names):
             raise InputError(self._misread())

@@ -7,8 +7,9 @@ where they carry a zone. Lists, structs, durations and the like are refused.
 The cells of a .csv are all strings. A column is read as numbers when every cell that is not missing
 is a plain number ("3", "-0.5", "1e-3", "inf"; spaces around it do not count) or every one is true
 or false in any case. One cell that is neither makes the whole column text, wherever it stands in
-the file, and text keeps every cell as it was written, "NA" and spaces included. That is how columns are
-kept and shown; whether a question reads numbers or text is decided by the question (tables.py).
+the file, and text keeps every cell as it was written, "NA" included (tables.py takes off the spaces
+around it). That is how columns are kept and shown; whether a question reads numbers or text is decided
+by the question (tables.py).
 
 Codes stay text: a column with a cell that starts with "+", with a zero before another digit ("007"),
 or that is a whole number of more than 15 digits. As doubles, two such codes could become one, and

@@ -9,6 +9,9 @@ A column is kept as numbers or as text. Whole, decimal and true/false values are
 doubles; everything else is text, with an empty string where a value is missing (`kinds.py` has the
 rules). Whoever asks says which of both is meant: in a column of text `number` takes each cell for the
 number that it stands for by itself, so that one cell does not change what the others mean.
+
+Spaces and tabs around a text are no part of it, wherever the table comes from. Some programs write
+", " between the cells of a .csv: whoever asked for "yes" would not find " yes", and pay for the answer.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from sourdine.data.faults import NOTHING, Faults
 from sourdine.errors import InputError
 
 MOST = float(np.finfo(np.float64).max)
+SPACES = " \t"
+"""What is taken off both ends of a text."""
 SHOWN = 12
 """How many column names a message lists at most."""
 
@@ -178,9 +183,8 @@ def read(
 
 
 def _text(column: Any) -> Any:
-    return (
-        (column.fill_null("") if column.null_count else column).cast(pa.large_string()).combine_chunks()
-    )
+    filled = column.fill_null("") if column.null_count else column
+    return pc.utf8_trim(filled.cast(pa.large_string()).combine_chunks(), SPACES)
 
 
 def _places(names: Sequence[str], columns: Sequence[str] | None, table: str) -> dict[str, int]:

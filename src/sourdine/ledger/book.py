@@ -22,6 +22,7 @@ import getpass
 import hashlib
 import secrets
 import threading
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,11 +31,17 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from sourdine import notebook
+from sourdine import checks, notebook
 from sourdine.accounting import curve
 from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
-from sourdine.errors import BudgetError, InputError, LedgerError, NotAccountable
+from sourdine.errors import (
+    BudgetError,
+    InputError,
+    LedgerError,
+    NotAccountable,
+    WeakPromise,
+)
 from sourdine.events import Event
 from sourdine.ledger import store
 from sourdine.ledger.record import CHARGE, RESERVE, SETTLE, Chain, Entry, Tally, settled
@@ -68,7 +75,8 @@ class Ledger:
     """A spending record; see the top of this file.
 
     where: the path of a SQLite file, a postgresql:// URL, or None for memory (gone with the process).
-    budget: needed to make a new ledger; for one that exists it must be the same, if given.
+    budget: needed to make a new ledger; for one that exists it must be the same, if given. A new one
+    has an epsilon of at most 100; above 10 it warns (WeakPromise).
     population: whose data this is about, in words; one ledger serves one population. The same people
     in a second ledger have a second budget: the guarantee is then the sum of both.
     lazy: a new ledger is made by its first granted charge, not before.
@@ -98,6 +106,8 @@ class Ledger:
             return
         if budget is None:
             raise LedgerError(f"there is no ledger at {self.name}; start one with a budget.")
+        if said := checks.warning(checks.protecting(budget.epsilon)):
+            warnings.warn(said, WeakPromise, stacklevel=2)
         self.budget, self.population = budget, _text("population", population or "")
         self._filter, self._settings = Filter(budget), _settings(budget, self.population)
         self._fixed = store.fixed(self._settings)

@@ -24,7 +24,7 @@ from sourdine import checks
 from sourdine.budget import Budget
 from sourdine.data import kinds
 from sourdine.data.fingerprint import file_fingerprint, fingerprint
-from sourdine.data.tables import Table, read
+from sourdine.data.tables import SPACES, Table, read
 from sourdine.errors import InputError
 from sourdine.events import compose
 from sourdine.ledger import Ledger
@@ -148,13 +148,16 @@ class Curator:
             raise InputError(f"two keys of {by!r} are the same value; declare each once.")
         if not all(isinstance(value, float) for value in values):
             codes, words = self._dictionary(by)
-            return [np.asarray(codes == words.get(str(key), -1), dtype=np.bool_) for key in keys]
+            return [
+                np.asarray(codes == words.get(str(key).strip(SPACES), -1), dtype=np.bool_)
+                for key in keys
+            ]
         column = self.table.lenient(by)
         return [np.asarray(column == value, dtype=np.bool_) for value in values]
 
     def _key(self, column: str, key: Any) -> float | str:
         """A declared key: a number where it stands for one, whatever the cells hold, else a text."""
-        text = str(key)
+        text = str(key).strip(SPACES)  # as the cells were read
         number = kinds.number_in(text.encode(errors="replace").decode())
         if number is not None:
             return checks.finite(f"a key of {column!r}", number)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sourdine.data import kinds
-from sourdine.data.tables import Table
+from sourdine.data.tables import SPACES, Table
 from sourdine.errors import InputError
 
 _COMPARISONS = {
@@ -68,7 +68,7 @@ def rows(table: Table, conditions: Sequence[str]) -> NDArray[np.bool_] | None:
 
 
 def _holds(table: Table, column: str, comparison: str, value: str) -> NDArray[np.bool_]:
-    value = value.encode(errors="replace").decode()
+    value = value.strip(SPACES).encode(errors="replace").decode()  # as the cells were read
     limit = kinds.number_in(value)
     if limit is None:
         if not table.may_be_text(column):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sourdine import checks
 from sourdine.budget import Budget
+from sourdine.data.copies import refuse_same_table
 from sourdine.data.corpus import Corpus, read_corpus
 from sourdine.data.fingerprint import fingerprint
 from sourdine.errors import InputError
@@ -198,7 +199,13 @@ def comparison(
     if not epsilons:
         raise InputError("give the budgets to compare, for instance 1, 2, 5 and inf (no privacy).")
     found = sorted({math.inf if e == math.inf else checks.protecting(e) for e in epsilons})
+    refuse_same_table(data, public, "--public (public=)")
     chosen = _methods(methods, labels is not None, public is not None, device)
+    if public is not None and Ensemble.name not in chosen:
+        raise InputError(
+            "public texts (--public) are for pate, which is not compared here: declare the classes "
+            "with --labels, or name pate among --methods; or leave --public out."
+        )
     corpus = (
         data
         if isinstance(data, Corpus)

@@ -11,8 +11,10 @@ from typing import Any
 from sourdine.data.corpus import Corpus
 from sourdine.data.fetch import fetched
 from sourdine.data.owner import Findings
+from sourdine.errors import InputError
 from sourdine.text.models import BYTES, Pooling
 from sourdine.text.plan import Plan, Situation
+from sourdine.text.timing import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,9 @@ class Prepared:
     plan: Plan
     units: int
     situation: Situation
+    watch: Stopwatch
+    by_speed: dict[str, Any]
+    """What was chosen by the speed of the machine; a run that goes on keeps it."""
 
 
 def default_model() -> str:
@@ -54,3 +59,22 @@ WITHOUT_ENCODER = (
 def units_of(corpus: Corpus) -> int:
     """How many records there are, or persons where they are known."""
     return len(corpus) if corpus.users is None else len(set(corpus.users))
+
+
+def check_lot(asked: int | None, units: int, unit: str) -> None:
+    """A stated lot size is not above the number of units to train on, which is public or declared."""
+    if asked is not None and asked > units:
+        raise InputError(
+            f"--lot-size (lot_size=) is {asked:,}, and there are {units:,} {unit}s to train on: a lot "
+            "cannot hold more. Take a smaller one, or leave it out. Nothing was charged."
+        )
+
+
+def check_held_out_for_reference(share: float) -> None:
+    """Another run's accuracy can be shown beside this one's only where this one is measured."""
+    if not share:
+        raise InputError(
+            "--reference (reference=) shows another run's accuracy beside this one's, and no records "
+            "are held out here to measure it on. Hold some out (--held-out 0.2), give --test, or leave "
+            "--reference out. Nothing was charged."
+        )

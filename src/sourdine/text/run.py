@@ -28,6 +28,7 @@ from sourdine.report.card import card
 from sourdine.report.page import page
 from sourdine.sgd.charge import Charge
 from sourdine.text.accounts import Accounts
+from sourdine.text.base import Base
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES
 from sourdine.text.plan import Plan
@@ -102,7 +103,8 @@ class About:
     """What a certificate says about the records, in words that hold for every neighbour of them.
 
     units: their public number, None where it is private. trained, tested: how many, as far as that may
-    be told ("" without a test). computed: how the sums were made.
+    be told ("" without a test). computed: how the sums were made. before: the run that the base model
+    comes from, if it was trained before.
     """
 
     train: Corpus
@@ -113,6 +115,7 @@ class About:
     base: str
     contribution_bound: int
     computed: str
+    before: Base | None = None
 
 
 def seal_run(
@@ -189,6 +192,8 @@ def _draft(
         accesses.append(
             Access("the label set", NOTHING, "declared by the owner, not read off the data")
         )
+    if about.before is not None:
+        accesses += about.before.accesses(budget)
     if about.test_is_public and about.tested:
         accesses.append(
             Access(
@@ -280,11 +285,17 @@ def read_reference(folder: Path) -> dict[str, Any]:
         names = [
             name for name, metric in found.items() if isinstance(metric, dict) and "value" in metric
         ]
-        return {**{name: found[name]["value"] for name in names}, "how": found["how"]}
+        reference = {**{name: found[name]["value"] for name in names}, "how": found["how"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(
             f"{folder} is not the folder of a run without privacy; make one with --not-private."
         ) from None
+    if not names:
+        raise InputError(
+            f"the run in {folder} was tested on no records, so there is nothing to show beside "
+            "another; train it with --held-out 0.2 or --test. Nothing was charged."
+        )
+    return reference
 
 
 def named_base(base: str) -> str:

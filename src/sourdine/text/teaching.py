@@ -55,15 +55,13 @@ CHUNK = 200  # questions between two writes to the disk
 class Wish:
     """How the teachers are to be asked. accuracy: of a teacher, as the plan assumes it.
 
-    questions: at most, or as many as there are public texts. leave_out: private records that the public
-    text holds teach nothing, without a word.
+    questions: at most, or as many as there are public texts.
     """
 
     aggregator: str = "best"
     questions: int | None = None
     threshold: float | None = None
     accuracy: float = 0.75
-    leave_out: bool = False
 
     def __post_init__(self) -> None:
         checks.one_of("aggregator", self.aggregator, tuple(KINDS))
@@ -74,7 +72,7 @@ class Wish:
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """What there is to work with. copies: private records in the public text."""
+    """What there is to work with. copies: private records in public texts; they teach nothing."""
 
     private: Corpus
     public: Corpus
@@ -169,7 +167,7 @@ class Teaching:
 
     def _votes(self) -> Votes:
         private = self.material.private
-        left_out = self.material.copies.places if self.wish.leave_out else ()
+        left_out = self.material.copies.places
         targets = [
             examples.NOTHING if at in left_out else own
             for at, own in enumerate(self.material.goal.classes(private.labels or []))
@@ -228,12 +226,13 @@ class Teaching:
         return certificate, metrics, page
 
     def _accesses(self) -> Sequence[Access]:
-        """What the comparison with the public text gives away."""
-        what = "a comparison of every record with the public text"
-        if self.wish.leave_out:
-            why = "copies teach nothing, and nobody is told; each depends on itself and on public text"
-            return [Access(what, NOTHING, why)]
-        return [Access(what, None, "that this run was made tells that there are no copies")]
+        """What the comparison with the public texts gives away: what is asked then is on every page."""
+        what = "a comparison of every record with the public texts"
+        why = (
+            "records that stand in them teach nothing, and nobody is told; what becomes of a record "
+            "depends on itself and on public text"
+        )
+        return [Access(what, NOTHING, why)]
 
     def _tested(self, student: Student, test: Corpus) -> dict[str, Any]:
         """Exact metrics on labelled texts that the owner declares public."""

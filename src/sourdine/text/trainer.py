@@ -12,10 +12,8 @@ folder, not in it.
 from __future__ import annotations
 
 import contextlib
-import math
-import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +21,11 @@ import torch
 
 from sourdine import checks, rng
 from sourdine.budget import Budget
+from sourdine.data.copies import refuse_same_table
 from sourdine.data.corpus import Corpus, read_corpus
-from sourdine.data.declared import Ask, check_labels
+from sourdine.data.declared import Ask
 from sourdine.data.fingerprint import fingerprint
+from sourdine.data.overlap import overlap
 from sourdine.data.owner import BESIDE, examine
 from sourdine.data.split import own_salt, split
 from sourdine.errors import BudgetError, InputError
@@ -39,16 +39,30 @@ from sourdine.sgd.processes import Processes
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts, accounts, find_labels
 from sourdine.text.auditing import Auditing
-from sourdine.text.examples import lengths
+from sourdine.text.base import load_base, read_base, tell_of_base
+from sourdine.text.choosing import (
+    chosen_by_speed,
+    expected_seconds,
+    limit,
+    noted,
+    usual_length,
+)
 from sourdine.text.learning import Learning
 from sourdine.text.machine import computed_on, device_of, repeatable
 from sourdine.text.model import TextModel
-from sourdine.text.models import BYTES, Classifier, load_encoder
+from sourdine.text.models import BYTES, Classifier
 from sourdine.text.plan import Plan, plan, situation_of
-from sourdine.text.prepared import Prepared, default_model, units_of
+from sourdine.text.prepared import (
+    Prepared,
+    check_held_out_for_reference,
+    check_lot,
+    default_model,
+    units_of,
+)
 from sourdine.text.progress import PROGRESS, Progress
+from sourdine.text.questions import Questions
 from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_reference, seal_run, write_plain
-from sourdine.text.strategies import STRATEGIES, LoRA, Strategy, strategy
+from sourdine.text.strategies import LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, task
 from sourdine.text.timing import Stopwatch
 from sourdine.text.unsaved import Unsaved
@@ -62,12 +76,6 @@ _ALIASES = {
     "eval_dataset": "test",
 }
 _WORKING = (PROGRESS, *Folder.WORKING)
-_MINUTES = 10.0
-_USUAL = 32
-"""Tokens of a text, where nothing is known of them."""
-_SAMPLE = 500
-_BESIDE = 15.0
-"""Seconds for all else: imports, comparisons with brute force, the report."""
 
 
 class Trainer(Learning):
@@ -78,7 +86,8 @@ class Trainer(Learning):
     trains: what is trained ("head", "bitfit", "lora", "prompt", "all", or a Strategy); lora=8 is short
     for LoRA(8). labels: the classes, if they may be known; otherwise they are found privately.
     other_labels="drop": records with a label that was not declared teach nothing; without it they stop
-    the run before anything is charged (data/declared.py). ask: asks the owner instead.
+    the run before anything is charged (data/declared.py). leave_out_copies: as much for records that
+    stand in public test records (data/copies.py). ask: asks the owner instead.
     user: the column that says whose a record is, for a budget per user; rows_per_user of them count.
     test: other records to test on, in place of held out ones; test_is_public says that they may be used
     without noise. records: the declared number of units, under add-remove.
@@ -113,6 +122,7 @@ class Trainer(Learning):
         rows_per_user: int = 1,
         labels: Sequence[str] | None = None,
         other_labels: str | None = None,
+        leave_out_copies: bool = False,
         ask: Ask | None = None,
         test: Any = None,
         test_is_public: bool = False,
@@ -154,6 +164,8 @@ class Trainer(Learning):
             )
         if budget is not None and not isinstance(budget, Budget):
             raise InputError(f"{budget!r} is no budget; give Budget(3, 1e-6), for instance.")
+        if budget is not None:
+            checks.protecting(budget.epsilon)
         if lora is not None and trains not in (None, "lora"):
             raise InputError("lora= trains low-rank additions; leave trains= out beside it.")
         if steps is not None and epochs is not None:
@@ -173,11 +185,7 @@ class Trainer(Learning):
         if budget is None and (ledger, budget_of_all) != (None, None):
             raise InputError("a run without privacy is charged to no ledger; leave ledger= out.")
         self.budget, self.not_private = budget, not_private
-        self.ledger = (
-            None if ledger is None else open_shared(ledger, None if budget is None else budget.epsilon)
-        )
-        if self.ledger is not None and budget is not None:
-            check_part(self.ledger, budget)
+        self.ledger = _part_of(ledger, budget)
         self.registered = True  # the runs of a comparison are entered as one, by the comparison
         self._ceiling, self._charged = budget_of_all, False
         self._unsaved: Unsaved | None = None
@@ -196,7 +204,11 @@ class Trainer(Learning):
         self.epochs = None if epochs is None else checks.positive("epochs", epochs)
         self.rows_per_user = checks.whole("rows_per_user", rows_per_user)
         self.labels = None if labels is None else Classify(tuple(labels)).labels
-        self._other_labels, self._ask = other_labels, ask
+        self._questions = Questions(
+            *(self.labels, other_labels, leave_out_copies, ask, not not_private),
+            *(test_is_public, public is not None),
+        )
+        self._copies: frozenset[int] | None = None  # training records in public ones, once asked
         self.records = None if records is None else checks.whole("records", records)
         self.test_is_public, self.resume, self.seed = test_is_public, resume, seed
         self._source = None if seed is None else rng.seeded(seed)
@@ -204,8 +216,8 @@ class Trainer(Learning):
         self._device = device_of(device)
         self._log, self._tell = log or _ignore, tell or _ignore
         self._heard = log is not None or tell is not None
-        self.minutes = _limit(minutes, self._device)
-        self._given_public = public
+        self.minutes, self._given_public = limit(minutes, self._device), public
+        self._public: Corpus | None = None
         self._columns: dict[str, Any] = {
             "text": text,
             "label": label,
@@ -223,13 +235,16 @@ class Trainer(Learning):
         if self._prepared is None:
             budget = self.budget or Budget(1e6, 1e-15, self.unit)
             poisson(1, 1, self.records, budget.adjacency)  # raises where n is private and not declared
+            refuse_same_table(self._given, self._given_test, "--test (test=)")
             whole = self._read(self._given)
             units = self.records or units_of(whole)
             checks.delta(budget.delta, units)
-            encoder, tokenizer, pooling = load_encoder(self.model_name)
-            noted = self._noted()
-            tokens = self._usual_length(tokenizer, encoder)
-            self._stopwatch = Stopwatch(encoder, pooling, self._device, tokens)
+            given_test = None if self._given_test is None else self._read(self._given_test)
+            encoder, tokenizer, pooling = load_base(self.model_name)
+            before = noted(self.output if self.resume else None)
+            texts = None if self._given_public is None else self._read_public(whole).texts
+            tokens = usual_length(tokenizer, encoder, self._stated["max_length"], texts)
+            watch = Stopwatch(encoder, pooling, self._device, tokens)
             situation = situation_of(
                 units,
                 budget,
@@ -238,31 +253,46 @@ class Trainer(Learning):
                 declared=self.labels is not None,
                 device=self._device,
                 private=not self.not_private,
-                minutes=None if noted else self.minutes,
-                seconds_a_text=lambda strategy: Processes().once(
-                    lambda: self._stopwatch.training(strategy)
-                ),
+                minutes=None if before else self.minutes,
+                seconds_a_text=lambda strategy: Processes().once(lambda: watch.training(strategy)),
             )
             chosen = plan(
                 situation,
-                self.strategy or noted.get("trains"),
-                steps=self._stated["steps"] or noted.get("steps"),
+                self.strategy or before.get("trains"),
+                steps=self._stated["steps"] or before.get("steps"),
             )
-            own = {name: noted.get(name) if x is None else x for name, x in self._stated.items()}
+            own = {name: before.get(name) if x is None else x for name, x in self._stated.items()}
             chosen = chosen.with_(**own)
-            self._choice = _choice(chosen)
+            by_speed = chosen_by_speed(chosen)
             if chosen.max_length > situation.longest:
                 raise InputError(f"this model reads at most {situation.longest} tokens, not that many.")
-            train, test = self._parts(whole, chosen)
+            if self._reference is not None and given_test is None:
+                check_held_out_for_reference(chosen.held_out)
+            train, test = self._parts(whole, chosen) if given_test is None else (whole, given_test)
             inside = self.records or units_of(train)
             if not self._sizes_known(test):
                 inside = self.records or round(units * (1 - chosen.held_out))
+            check_lot(self._stated["lot_size"], inside, self.unit)
             chosen = chosen.fitted(inside, self.epochs)
             if extra := self._auditing.count:
                 chosen = chosen.beside(extra, inside)
                 inside += extra
+            findings = examine(whole)
+            asked = self.test_is_public and self.budget is not None  # before the charge, for the owner
+            if given_test is not None and not asked:
+                findings = replace(findings, tested=len(overlap(train, given_test).places))
             self._prepared = Prepared(
-                train, test, examine(whole), encoder, tokenizer, pooling, chosen, inside, situation
+                train,
+                test,
+                findings,
+                encoder,
+                tokenizer,
+                pooling,
+                chosen,
+                inside,
+                situation,
+                watch,
+                by_speed,
             )
         return self._prepared
 
@@ -275,39 +305,12 @@ class Trainer(Learning):
             )
         return corpus
 
-    def _noted(self) -> dict[str, Any]:
-        """What was chosen when the run began; a busier machine would be planned for otherwise."""
-        if not self.resume or self.output is None:
-            return {}
-        noted = dict(Progress(self.output, Processes()).state.get("plan", {}))
-        if noted:
-            name, fields = noted["trains"]
-            noted["trains"] = STRATEGIES[name](**fields)
-        return noted
-
-    def _usual_length(self, tokenizer: Any, encoder: Any) -> int:
-        """Tokens that a text is taken to have: what is known without the records."""
-        usual = _USUAL
-        if self._given_public is not None:
-            texts = self._public_texts()
-            usual = int(statistics.median(lengths(tokenizer, texts)))
-        longest = getattr(encoder.config, "max_position_embeddings", None) or usual
-        return max(1, min(usual, self._stated["max_length"] or usual, int(longest)))
-
-    def _public_texts(self) -> tuple[list[str], ...]:
-        own = self._columns
-        whole = self._given if isinstance(self._given, Corpus) else None
-        text = list(whole.text) if whole is not None else own["text"]
-        found = read_corpus(
-            self._given_public, text=text, label=None, encoding=own["encoding"], labelled=False
-        )
-        if not found.texts[0]:
-            raise InputError("the public texts (public=, --public) are none; leave them out.")
-        return found.texts
+    def _read_public(self, like: Corpus) -> Corpus:
+        if self._public is None:
+            self._public = read_public(self._given_public, like)
+        return self._public
 
     def _parts(self, whole: Corpus, chosen: Plan) -> tuple[Corpus, Corpus | None]:
-        if self._given_test is not None:
-            return whole, self._read(self._given_test)
         if not chosen.held_out:
             return whole, None
         salt = Processes().once(own_salt)  # of process 0: all must part alike
@@ -325,26 +328,10 @@ class Trainer(Learning):
         return self._charge(own, ready, None, Processes(), None).noise_multiplier
 
     def expected_seconds(self, *, privately: bool = False) -> float:
-        """How long the run takes on this machine, about.
-
-        privately: by the lengths of the records, for the owner's eyes alone; else by those that the
-        planner takes texts to have.
-        """
-        ready, watch = self.prepare(), self._stopwatch
-        plan, longer = ready.plan, 1.0
-        if privately:
-            sample = ready.train.take(range(0, len(ready.train), max(1, len(ready.train) // _SAMPLE)))
-            found = lengths(ready.tokenizer, sample.texts)
-            longer = sum(min(x, plan.max_length) for x in found) / len(found) / watch.tokens
-        read = plan.held_out * ready.situation.units  # by the share: how many they are is private
-        if ready.test is not None and self._given_test is not None:
-            read += len(ready.test)
-        trained = 0.0
-        if plan.strategy.name == "head":
-            read += (1 - plan.held_out) * ready.situation.units
-        else:
-            trained = plan.steps * plan.lot_size * watch.training(plan.strategy)
-        return _BESIDE + longer * (trained + read * watch.reading())
+        """How long the run takes on this machine, about; see choosing.expected_seconds."""
+        ready = self.prepare()
+        given = 0 if ready.test is None or self._given_test is None else len(ready.test)
+        return expected_seconds(ready, given, privately=privately)
 
     # The run
 
@@ -359,18 +346,18 @@ class Trainer(Learning):
                 "another Trainer for it. If the first was stopped, that one takes resume=True and its "
                 "output_dir."
             )
-        if self.registered:
-            Processes().once(self._check_labels)
+        self.ask_owner()
         with repeatable(self._device), torch.random.fork_rng(devices=[]):
             return self._fit() if self.budget is not None else self._fit_plainly()
 
-    def _check_labels(self) -> None:
-        """Asks the owner, where the labels that were declared do not fit the records."""
-        ready = self.prepare()
-        tested = () if ready.test is None or self.test_is_public else (ready.test,)
-        check_labels(
-            self.labels, (ready.train, *tested), other_labels=self._other_labels, ask=self._ask
-        )
+    def ask_owner(self) -> None:
+        """Asks what only the owner of the records may say, once; `fit` does it where nobody has."""
+        if self.registered and self._copies is None:
+            ready = self.prepare()
+            self._copies = Processes().once(lambda: self._questions.ask_about(ready, self._public))
+            if Processes().first:
+                encoding = self._columns["encoding"]
+                tell_of_base(self.model_name, self.budget, self._given, ready.train, encoding)
 
     def _fit(self) -> Run:
         ready, processes = self.prepare(), Processes()
@@ -384,7 +371,7 @@ class Trainer(Learning):
             source = self._source or rng.secure()
             if charge.kind not in ("", source.kind):
                 raise InputError(f"this run began with a {charge.kind} source; go on with one like it.")
-            progress.note(noise_multiplier=charge.noise_multiplier, plan=self._choice)
+            progress.note(noise_multiplier=charge.noise_multiplier, plan=ready.by_speed)
             self._enter(charge)
             try:
                 charge.reserve(source.kind, folder.run)
@@ -403,7 +390,8 @@ class Trainer(Learning):
             if not progress.state["labels"]:
                 raise InputError(progress.state["because"])
             goal = self._kind(tuple(progress.state["labels"]))
-            train = self._auditing.among(ready.train, ready.tokenizer, goal.labels, progress, source)
+            taught = ready.train.emptied(self._copies or ())
+            train = self._auditing.among(taught, ready.tokenizer, goal.labels, progress, source)
             network = self._train(replace(ready, train=train), goal, charge)
             if "metrics" not in progress.state:
                 noisy = processes.once(lambda: self._metrics(ready, goal, network, own, source))
@@ -573,6 +561,7 @@ class Trainer(Learning):
             self.model_name,
             self.rows_per_user,
             computed_on(self._device),
+            read_base(self.model_name),
         )
 
     # Without privacy
@@ -601,23 +590,13 @@ class Trainer(Learning):
         return run
 
 
-def _limit(minutes: float | None, device: torch.device) -> float | None:
-    """Minutes that the planner keeps to; None for no limit."""
-    if minutes is None:
-        return _MINUTES if device.type == "cpu" else None
-    if minutes == math.inf:
+def _part_of(ledger: Ledger | str | Path | None, budget: Budget | None) -> Ledger | None:
+    """The shared ledger, which has the delta, unit and adjacency of the budget."""
+    if ledger is None or budget is None:
         return None
-    return checks.positive("minutes", minutes)
-
-
-def _choice(chosen: Plan) -> dict[str, Any]:
-    """What depends on the speed of the machine, in a form that JSON keeps."""
-    return {
-        "trains": [chosen.strategy.name, asdict(chosen.strategy)],  # type: ignore[call-overload]
-        "lot_size": chosen.lot_size,
-        "steps": chosen.steps,
-        "learning_rate": chosen.learning_rate,
-    }
+    found = open_shared(ledger, budget.epsilon)
+    check_part(found, budget)
+    return found
 
 
 def _task(name: str) -> type[Classify]:

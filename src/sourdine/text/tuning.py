@@ -61,7 +61,10 @@ _HELD_OUT = 0.2
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the planned learning rate, where no settings are given."""
 _MADE_UP = 8  # records of a rehearsal
-_REFUSED = ("resume", "test", "test_is_public", "not_private", "log", "audit", "audit_texts")
+_REFUSED = (
+    *("resume", "test", "test_is_public", "leave_out_copies", "not_private", "log"),
+    *("audit", "audit_texts"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +170,9 @@ class Tuner(Trainer):
         """What takes time once, and what a trial takes: by texts of the length that is usual."""
         heads = {each.max_length for each in self._plans if _is_head(each)}
         units = ready.situation.units
-        once = len(heads) * units * self._stopwatch.reading() if heads else 0.0
+        once = len(heads) * units * ready.watch.reading() if heads else 0.0
         others = [each for each in self._plans if not _is_head(each)]
-        measured = {each.strategy: self._stopwatch.training(each.strategy) for each in others}
+        measured = {each.strategy: ready.watch.training(each.strategy) for each in others}
         trained = sum(each.steps * each.lot_size * measured[each.strategy] for each in others)
         return once, trained / len(self._plans)
 
@@ -214,8 +217,8 @@ class Tuner(Trainer):
         if processes.count > 1:
             raise InputError("tuning runs in one process: how many trials there are is secret.")
         ready = self.prepare()
+        folder = Folder(self._folder(processes), processes)  # refused before the long rehearsal
         self.rehearse()
-        folder = Folder(self._folder(processes), processes)
         with folder.held():
             progress = Progress(folder.path, processes)
             own, source = self._accounts(ready), self._source or rng.secure()
