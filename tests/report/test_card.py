@@ -27,7 +27,6 @@ def test_the_head_is_what_the_hub_reads() -> None:
     found = head(card(samples.quick(), samples.METRICS))
     assert found == {
         "library_name": "sourdine",
-        "pipeline_tag": "text-classification",
         "license": "unknown",
         "tags": ["differential-privacy", "text-classification", "sourdine"],
         "base_model": "sentence-transformers/all-MiniLM-L6-v2",

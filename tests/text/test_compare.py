@@ -249,7 +249,7 @@ def test_kept_runs_hold_their_certificate(tmp_path: Path) -> None:
     settings = asked(methods=["head"])
     compare(settings, tmp_path / "out", keep=True)
     kept = tmp_path / "out" / "runs" / "head-2-1"
-    assert (kept / "certificate.json").exists() and (kept / "model.safetensors").exists()
+    assert (kept / "certificate.json").exists() and (kept / "encoder.safetensors").exists()
     (tmp_path / "out" / "runs" / "head-2-1.json").unlink()  # killed just before it was written
     compare(settings, tmp_path / "out", keep=True)
     result = json.loads((tmp_path / "out" / "runs" / "head-2-1.json").read_text())

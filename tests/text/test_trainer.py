@@ -56,7 +56,7 @@ def test_the_whole_way(data: Any, model: str, tmp_path: Path) -> None:
     out = run.save(tmp_path / "out")
     verdict = verify(out)
     assert verdict.passed, verdict.failed
-    for name in ("README.md", "report.html", "metrics.json", "ledger.sqlite", "model.safetensors"):
+    for name in ("README.md", "report.html", "metrics.json", "ledger.sqlite", "encoder.safetensors"):
         assert (out / name).exists()
     assert json.loads((out / "sourdine.json").read_text())["labels"] == ["bad", "good"]
     again = sd.load(out)
