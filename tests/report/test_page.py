@@ -81,7 +81,7 @@ def test_everything_is_said(full: tuple[str, Reader]) -> None:
         "duplicates shown to the owner",
         "Brown et al. 2022",
         "No attack has been run",
-        "sourdine verify DIR --key " + "5e" * 32,
+        "sourdine verify DIR --key KEY",
         "special_tokens_map.json",
         "Without privacy, accuracy is 0.881: 0.028 higher.",
         "95 % confidence",
@@ -289,9 +289,24 @@ def test_no_metrics_and_no_reference() -> None:
 
 
 def test_a_draft_says_where_the_signature_is() -> None:
+    """The report is written before the seal: its folder has files, and gets a signature."""
     given = samples.quick() | {"signature": "UNKNOWN"}
     given["released"]["files"] = {}
-    assert "signature and hashes stand in certificate.json" in page(given, None)
+    shown = {row.name: row.value for part in parts(given) for row in part.rows}
+    later = "in certificate.json, as this page was written before the folder was sealed"
+    assert shown["signature"] == later and shown["files"] == f"{later}, each with its hash"
+    assert (
+        later in page(given, None)
+        and "none" not in Reader(page(given, None)).text.split("files")[1][:9]
+    )
+
+
+def test_a_key_out_of_the_folder_is_no_pin() -> None:
+    """Whoever made the whole folder made its key too: the page must not offer that as the one to pin."""
+    how = (
+        Reader(page(samples.quick(), None)).text.split("How to check it")[1].split("field by field")[0]
+    )
+    assert "--key KEY" in how and "by another way than this folder" in how and "5e5e" not in how
 
 
 def test_what_cannot_be_recomputed_says_so() -> None:

@@ -202,7 +202,7 @@ def test_a_run_is_a_base_for_another_one(models: dict[str, str], tmp_path: Path)
     model, tokenizer = made("encoder", models, "all")
     with torch.no_grad():
         for weights in model.encoder.parameters():
-            weights += 0.01
+            weights.add_(0.01)
     TextModel(model, tokenizer, GOAL, 32).save(tmp_path)
     again, _, _ = load_encoder(str(tmp_path))
     for name, weights in model.encoder.state_dict().items():

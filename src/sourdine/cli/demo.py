@@ -47,10 +47,10 @@ def demo(
         records = _reviews()
     with _stage(console, f"2. Train on {RECORDS:,} reviews with epsilon = {EPSILON:g}"):
         run = _train(records, folder, shown=not json)
-    from sourdine.certificate import verify  # noqa: PLC0415
+    from sourdine.certificate import public_key, verify  # noqa: PLC0415
 
-    with _stage(console, "3. Verify the run folder, as a stranger would"):
-        verdict = verify(folder)
+    with _stage(console, "3. Verify the run folder, as a stranger would who has your public key"):
+        verdict = verify(folder, key=public_key())
     promise, accuracy = run.certificate.document["guarantee"], run.metrics["accuracy"]
     if json:
         print_json(
@@ -58,7 +58,7 @@ def demo(
                 "epsilon": promise["epsilon"],
                 "delta": promise["delta"],
                 "accuracy": accuracy["value"],
-                "verified": verdict.passed,
+                "verified": verdict.verified,
                 "report": str(folder / "report.html"),
                 "seconds": round(time.monotonic() - started, 1),
             }
@@ -67,7 +67,9 @@ def demo(
         raise CheckError(f"{folder} is not verified: {', '.join(verdict.failed)}.")
     console.print(
         f"\n[bold]verified: epsilon <= {above(promise['epsilon'])}[/bold] at delta = "
-        f"{promise['delta']:g}, for every one review: {len(verdict.checks)} checks passed\n"
+        f"{promise['delta']:g}, for every one review\n"
+        f"{len(verdict.checks) - len(verdict.not_checked)} of {len(verdict.checks)} checks passed; not "
+        f"checked, as the folder alone cannot show it: {', '.join(verdict.not_checked)}\n"
         f"accuracy {accuracy['value']:.1%} ({accuracy['low']:.1%} to {accuracy['high']:.1%}), measured "
         "with noise on reviews that were held out\n"
         f"the report lies in [bold]{folder / 'report.html'}[/bold]; open it in a browser\n\n"

@@ -95,7 +95,6 @@ def page(
         shown=_shown(tried, promised),
         not_covered=strings(certificate.get("not_covered")),
         parts=fields.parts(certificate),
-        key=text(section(certificate, "signature"), "public_key"),
         bound=text(section(certificate, "guarantee"), "contribution_bound"),
         teachers=_teachers(certificate),
     )
