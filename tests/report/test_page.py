@@ -20,6 +20,7 @@ from sourdine.cli import main
 from sourdine.errors import InputError
 from sourdine.events import GaussianEvent, ShuffledEvent
 from sourdine.report import plots, words
+from sourdine.report.card import card
 from sourdine.report.fields import parts
 from sourdine.report.findings import LEVELS, find, level
 from sourdine.report.page import page
@@ -282,8 +283,35 @@ def test_attacks_stand_beside_the_claim() -> None:
     assert "Checked from below" not in Reader(page(samples.quick(), None)).text
 
 
+def test_a_useless_model_is_called_so() -> None:
+    words_ = "no better than always answering the most frequent class (no): the interval"
+    shown = Reader(page(samples.quick(), samples.METRICS)).text
+    assert (
+        words_ not in shown and "share of the largest class" in shown and "Classes: yes, no." in shown
+    )
+    useless = samples.METRICS | {"beats_largest_class": False}
+    assert words_ in Reader(page(samples.quick(), useless)).text
+    assert words_ in card(samples.quick(), useless) and words_ not in card(
+        samples.quick(), samples.METRICS
+    )
+    reference = samples.REFERENCE | {"largest_class": 0.511}
+    shown = Reader(page(samples.quick(), samples.METRICS | {"reference": reference})).text
+    assert "Without privacy, share" not in shown  # says nothing of a model
+
+
+def test_how_many_were_held_out_is_said_once() -> None:
+    """It used to say "Records held out: UNKNOWN" beside "about 900 of 4,500 records"."""
+    how = "Gaussian noise on the confusion matrix of about 900 of 4,500 records held out, charged"
+    shown = Reader(page(samples.quick(), samples.METRICS | {"records": "UNKNOWN", "how": how})).text
+    use = shown.split("How useful it is")[1].split("What is not covered")[0]
+    assert "about 900 of 4,500" in use and "UNKNOWN" not in use and "Records held out" not in use
+
+
 def test_no_metrics_and_no_reference() -> None:
     assert "No metrics were released" in page(samples.quick(), None)
+    untested = {"how": "no units are held out. So nothing is known.", "classes": ["yes", "no"]}
+    shown = Reader(page(samples.quick(), untested)).text
+    assert "No units are held out. So nothing is known." in shown and "Classes: yes, no." in shown
     without = page(samples.quick(), samples.METRICS)
     assert "No reference without privacy was run" in without and "Diamond" not in without
 

@@ -174,9 +174,9 @@ def _folder(path: str | Path) -> Path:
     folder = Path(path).expanduser()
     if (folder / "sourdine.json").is_file():
         raise InputError(
-            f"{str(path)!r} is a run folder of sourdine, which transformers cannot load: it would add a "
-            "head of random weights. As a target, wrap the model of sourdine.load in a Function "
-            "(the command line does that); as an encoder, name the one that the run started from."
+            f"{str(path)!r} is a run folder of sourdine, which transformers cannot load. As a target, "
+            "wrap the model of sourdine.load in a Function (the command line does that). As an "
+            "encoder, name the one that the run started from."
         )
     if not (folder / "config.json").is_file():
         raise InputError(

@@ -34,11 +34,13 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.cli.owner import who_answers
+from sourdine.cli.results import how_to_check, results
 from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
 
 if TYPE_CHECKING:
+    from sourdine.certificate import Certificate
     from sourdine.data.corpus import Corpus
     from sourdine.data.overlap import Overlap
     from sourdine.text.teaching import Material
@@ -159,7 +161,10 @@ def pate(
         "not_for_release": str(page),
         **metrics,
     }
-    _say(found, folder, json)
+    if json:
+        print_json({"folder": str(folder), **found})
+    else:
+        _say(found, folder, certificate)
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
@@ -220,21 +225,15 @@ def _test(path: str, own: Corpus, encoding: str) -> Corpus:
     return found
 
 
-def _say(found: dict[str, Any], folder: Path, json: bool) -> None:
-    if json:
-        print_json({"folder": str(folder), **found})
-        return
+def _say(found: dict[str, Any], folder: Path, certificate: Certificate) -> None:
     print(
         f"trained by PATE: epsilon <= {above(found['epsilon'])} at delta = {found['delta']:g} per "
         f"{found['unit']} ({found['adjacency']})"
     )
     print(f"{found['answered']:,} of {found['asked']:,} questions answered, {found['aggregator']}")
-    for name in ("accuracy", "macro_f1"):
-        if name in found:
-            one = found[name]
-            print(
-                f"{name.replace('_', ' ')} {one['value']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
-            )
+    for line in results(found):
+        print(line)
     print(f"the run lies in {folder}: report.html is for people")
-    print(f"check it: sourdine verify {folder}")
+    for line in how_to_check(folder, certificate):
+        print(line)
     print(f"for your eyes only: {found['not_for_release']}")

@@ -42,7 +42,6 @@ from sourdine.text import desk
 from sourdine.text.accounts import find_labels
 from sourdine.text.comparison import Comparison, OneRun
 from sourdine.text.desk import Desk
-from sourdine.text.prepared import Prepared
 from sourdine.text.releases import Labels
 from sourdine.text.results import METRICS, publish, sum_up
 from sourdine.text.runs import PLAN, Cost, costs, made
@@ -105,7 +104,6 @@ def compare(
 class Price:
     """What a comparison releases and costs; nothing of it is charged yet."""
 
-    ready: Prepared
     each: dict[str, Cost]
     counts: Labels | None
     whole: Event | None
@@ -124,7 +122,7 @@ def price(asked: Comparison) -> Price:
         counts = Labels(sigma, asked.delta * _LABEL_SHARE, asked.rows_per_user, "zero-out")
     whole = _whole(asked, each, counts)
     epsilon = None if whole is None else curve(whole).epsilon_upper(asked.delta) * (1 + 1e-6)
-    return Price(ready, each, counts, whole, epsilon)
+    return Price(each, counts, whole, epsilon)
 
 
 def _agree(asked: Comparison, total: float, at_most: float | None) -> None:
@@ -168,7 +166,7 @@ def _plan(
     if folder.exists() and any(path.name != FILE for path in folder.iterdir()):
         raise InputError(f"{folder} is not empty and holds no comparison; name a new folder.")
     priced = price(asked)
-    ready, each, counts = priced.ready, priced.each, priced.counts
+    each, counts = priced.each, priced.counts
     source = rng.secure()
     agree(priced.epsilon)
     if priced.whole is not None and priced.epsilon is not None:
@@ -184,7 +182,7 @@ def _plan(
         "version": _VERSION,
         "settings": about,
         "unit": asked.unit,
-        "records": {"train": len(ready.train), "test": len(ready.test or ())},
+        "records": asked.parts,
         "labels": labels,
         "runs": [run.name for run in asked.runs],
         "private_runs": sum(run.private for run in asked.runs),

@@ -443,23 +443,11 @@ class Trainer(Learning):
     def _about(self, ready: Prepared) -> About:
         units, share = ready.situation.units, ready.plan.held_out
         known = self.budget is not None and self.budget.adjacency != "add-remove"
-        split = ready.test is not None and self._given_test is None
-        things = "records" if self.unit == "example" else "people"
-
-        def amount(corpus: Corpus | None, part: float) -> str:
-            if corpus is None:
-                return ""
-            if not known:
-                return "the records"
-            if split:
-                return f"about {part * units:,.0f} of {units:,} {things}"
-            return f"{units_of(corpus):,} {things}"
-
         return About(
             ready.train,
             units if known else None,
-            amount(ready.train, 1 - share),
-            amount(ready.test, share),
+            self._amount(ready, ready.train, 1 - share),
+            "" if ready.test is None else self._amount(ready, ready.test, share),
             self.test_is_public,
             self.model_name,
             self.rows_per_user,

@@ -57,6 +57,7 @@ from sourdine.text.trials import (
 )
 
 TUNING = "tuning.json"
+_SCORES = ("accuracy", "largest_class", "matthews")
 _HELD_OUT = 0.2
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the planned learning rate, where no settings are given."""
@@ -311,7 +312,10 @@ class Tuner(Trainer):
             run = self._ended(there, goal, best.network, progress)
             content = {
                 "setting": best.setting,
-                "score": {"accuracy": best.score},
+                "score": {
+                    name: best.metrics[name]["value"]
+                    for name in ("accuracy", "largest_class", "matthews")
+                },
                 "how": own.about["tuning"],
                 "settings": [dict(setting) for setting in self.settings],
                 "eta": self.trials.eta,
