@@ -261,7 +261,7 @@ def test_small_data_are_told_before_the_charge_that_nothing_is_tested(
     quick = ["--model", "model", "--labels", "good,bad", "--steps", "2", "--lot-size", "50"]
     code, out, err = said(capsys, "notes.csv", *USUAL, *quick, "--out", str(tmp_path / "out"))
     for spoken in (out, err):
-        assert code == 0 and "a test on a share of 300 would drown in its noise" in spoken
+        assert code == 0 and "a test on a share of 300 would be too small to say much" in spoken
         assert "--test FILE" in spoken and "--held-out 0.2" in spoken
 
 

@@ -99,7 +99,7 @@ def test_small_data_say_why_there_is_no_test_and_what_to_do(model: str, tmp_path
     run = trainer(records(120), model, labels=LABELS, steps=2, trains="head").fit()
     out = run.save(tmp_path / "out")
     how = run.metrics["how"]
-    assert "with fewer than 500, a test on a share of 120 would drown in its noise" in how
+    assert "with fewer than 500, a test on a share of 120 would be too small to say much" in how
     assert "--test FILE" in how and "--held-out 0.2" in how
     assert run.metrics["classes"] == ["good", "bad"] and "accuracy" not in run.metrics
     assert "So nothing is known about the accuracy" in (out / "README.md").read_text()

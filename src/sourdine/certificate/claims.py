@@ -109,7 +109,7 @@ def second_accountant(found: Evidence) -> str:
         raise CheckError(
             f"epsilon is claimed to be at least {low:.6g}, but {other.method} prove {other.upper:.6g}."
         )
-    return f"{other.method} say {other.lower:.6f} to {other.upper:.6f}: the intervals meet."
+    return f"{other.method}: {other.lower:.6f} to {other.upper:.6f}, which meets our interval."
 
 
 def curve(found: Evidence) -> str:

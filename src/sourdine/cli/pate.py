@@ -40,7 +40,6 @@ from sourdine.digits import above
 from sourdine.errors import InputError
 
 if TYPE_CHECKING:
-    from sourdine.certificate import Certificate
     from sourdine.data.corpus import Corpus
     from sourdine.data.overlap import Overlap
     from sourdine.text.teaching import Material
@@ -164,7 +163,7 @@ def pate(
     if json:
         print_json({"folder": str(folder), **found})
     else:
-        _say(found, folder, certificate)
+        _say(found, folder)
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
@@ -225,7 +224,7 @@ def _test(path: str, own: Corpus, encoding: str) -> Corpus:
     return found
 
 
-def _say(found: dict[str, Any], folder: Path, certificate: Certificate) -> None:
+def _say(found: dict[str, Any], folder: Path) -> None:
     print(
         f"trained by PATE: epsilon <= {above(found['epsilon'])} at delta = {found['delta']:g} per "
         f"{found['unit']} ({found['adjacency']})"
@@ -234,6 +233,6 @@ def _say(found: dict[str, Any], folder: Path, certificate: Certificate) -> None:
     for line in results(found):
         print(line)
     print(f"the run lies in {folder}: report.html is for people")
-    for line in how_to_check(folder, certificate):
+    for line in how_to_check(folder):
         print(line)
     print(f"for your eyes only: {found['not_for_release']}")

@@ -310,7 +310,7 @@ def _say(run: Run, json: bool) -> None:
         print(line)
     print(f"the run lies in {run.folder}" + ("" if promise is None else ": report.html is for people"))
     if promise is not None and run.certificate is not None:
-        for line in how_to_check(run.folder, run.certificate):
+        for line in how_to_check(run.folder):
             print(line)
         for line in (
             run.certificate.document["audit"] if (run.folder / "canaries.json").exists() else ()

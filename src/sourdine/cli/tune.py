@@ -184,7 +184,6 @@ def _say(run: Run, json: bool) -> None:
     for line in results(run.metrics):
         print(line)
     print(f"the run lies in {run.folder}")
-    if run.certificate is not None:
-        for line in how_to_check(run.folder, run.certificate):
-            print(line)
+    for line in how_to_check(run.folder):
+        print(line)
     print("how long this took tells of the number of trials: hand it over at a time fixed before")

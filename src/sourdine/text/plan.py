@@ -258,7 +258,8 @@ def _held_out(units: int, reasons: dict[str, str]) -> float:
     if units < _FEWEST_TO_SPLIT:
         reasons["held_out"] = (
             f"No units are held out: with fewer than {_FEWEST_TO_SPLIT}, a test on a share of "
-            f"{units:,} would drown in its noise, and training needs them all."
+            f"{units:,} would be too small to say much, above all with noise, and training needs them "
+            "all."
         )
         return 0.0
     share = 0.1 if units >= 5_000 else 0.2

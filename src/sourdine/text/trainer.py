@@ -473,8 +473,9 @@ class Trainer(Learning):
         ready.plan.strategy.finish(network)
         metrics = self._metrics(ready, goal, network, None, source)
         self._log_metrics(metrics)
-        how = "NOT PRIVATE: exact, on records that the owner declares may be used so"
-        progress.state["metrics"] = {**metrics, "how": how}
+        if ready.test is not None:
+            metrics["how"] = "NOT PRIVATE: exact, on records that the owner declares may be used so"
+        progress.state["metrics"] = metrics
         run = self._ended(ready, goal, network, progress)
         write_plain(run, NOT_PRIVATE, {"base": named_base(self.model_name)})
         return run

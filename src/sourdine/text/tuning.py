@@ -304,8 +304,8 @@ class Tuner(Trainer):
                 "no trial ended with a usable model: all of them failed or diverged. Try smaller "
                 "learning rates. The charge stays."
             )
-        how = f"{best.metrics['how']}; it chose the best of several trials, so that it looks better "
-        how += "than it is, which the intervals do not hold"
+        how = f"{best.metrics['how']}; the score is optimistic, because it chose the best of several "
+        how += "trials, and the intervals do not correct for that"
         progress.state["metrics"] = {**best.metrics, "how": how}
         there = replace(ready, plan=best.plan)
         try:
