@@ -69,6 +69,22 @@ def test_the_folder_can_be_checked_and_used(run: Path, capsys: pytest.CaptureFix
     assert not (run / "plan.json").exists()
 
 
+def test_an_accuracy_never_stands_alone(
+    root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads((run / "metrics.json").read_text())
+    assert found["largest_class"]["name"] in ("yes", "no") and found["classes"] == ["yes", "no"]
+    assert isinstance(found["beats_largest_class"], bool) and "matthews" in found
+    capsys.readouterr()
+    out = tmp_path / "out"
+    assert main(arguments(root, out=str(out))) == 0
+    assert "There was no test, so nothing is known about the accuracy." in capsys.readouterr().out
+    assert "give public labelled texts with --test FILE" in (out / "report.html").read_text()
+    uses = json.loads((out / "certificate.json").read_text())["accesses"]
+    assert not any("an exact test" in use["what"] for use in uses)
+    assert main(["verify", str(out)]) == 0
+
+
 def test_the_certificate_holds_nothing_that_the_votes_tell(run: Path) -> None:
     document = json.loads((run / "certificate.json").read_text())
     training = document["training"]

@@ -268,13 +268,16 @@ def _progress(wanted: bool) -> Iterator[Callable[[int, int, str], object]]:
 
 
 def _print(found: dict[str, Any], metric: str, folder: Path) -> None:
-    from sourdine.text.results import METRICS, rows  # noqa: PLC0415
+    from sourdine.text.results import SHOWN, rows  # noqa: PLC0415
 
-    table = rows(found, metric)
-    widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
-    print(f"{METRICS[metric]}: mean, lowest and highest of {found['settings']['seeds']} runs")
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for name in (metric, "matthews"):
+        table = rows(found, name)
+        widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
+        print(f"{SHOWN[name]}: mean, lowest and highest of {found['settings']['seeds']} runs")
+        for line in table:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            print("  ".join(cells).rstrip())
+    print(f"classes: {', '.join(found['labels'])}")
     for sentence in found["says"]:
         print(sentence)
     print(f"The frontier: {folder / 'frontier.png'}")

@@ -33,6 +33,7 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.cli.owner import who_answers
+from sourdine.cli.results import how_to_check
 from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
@@ -382,4 +383,5 @@ def _say(found: dict[str, Any], folder: Path, json: bool) -> None:
     )
     print(f"labels {found['labels']}; {found['noise']} noise of scale {found['scale']:.4g}")
     print(f"they lie in {folder}: report.html is for people")
-    print(f"check them: sourdine verify {folder}")
+    for line in how_to_check(folder):
+        print(line)

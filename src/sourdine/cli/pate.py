@@ -35,6 +35,7 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.cli.owner import tell_privately, who_answers
+from sourdine.cli.results import how_to_check, results
 from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
@@ -152,7 +153,10 @@ def pate(
         "not_for_release": str(page),
         **metrics,
     }
-    _say(found, folder, json)
+    if json:
+        print_json({"folder": str(folder), **found})
+    else:
+        _say(found, folder)
 
 
 def _read(
@@ -211,21 +215,15 @@ def _about(material: Material) -> list[str]:
     return said
 
 
-def _say(found: dict[str, Any], folder: Path, json: bool) -> None:
-    if json:
-        print_json({"folder": str(folder), **found})
-        return
+def _say(found: dict[str, Any], folder: Path) -> None:
     print(
         f"trained by PATE: epsilon <= {above(found['epsilon'])} at delta = {found['delta']:g} per "
         f"{found['unit']} ({found['adjacency']})"
     )
     print(f"{found['answered']:,} of {found['asked']:,} questions answered, {found['aggregator']}")
-    for name in ("accuracy", "macro_f1"):
-        if name in found:
-            one = found[name]
-            print(
-                f"{name.replace('_', ' ')} {one['value']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
-            )
+    for line in results(found):
+        print(line)
     print(f"the run lies in {folder}: report.html is for people")
-    print(f"check it: sourdine verify {folder}")
+    for line in how_to_check(folder):
+        print(line)
     print(f"for your eyes only: {found['not_for_release']}")

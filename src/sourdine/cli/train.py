@@ -39,6 +39,8 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.cli.owner import encoder, tell_privately, who_answers
+from sourdine.cli.owner import tell as say
+from sourdine.cli.results import how_to_check, results
 from sourdine.digits import above, below
 from sourdine.errors import InputError, SourdineError
 
@@ -194,6 +196,8 @@ def train(
         if first and not json:
             for sentence in ready.findings.sentences():
                 tell_privately(sentence)
+            if ready.test is None:
+                say(trainer.untested(ready))
         if plan:
             _say_plan(trainer, json)
             return
@@ -349,16 +353,12 @@ def _say(run: Run, json: bool) -> None:
             f"trained: epsilon <= {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
             f"{promise['unit']} ({promise['adjacency']})"
         )
-    for name, found in run.metrics.items():
-        if isinstance(found, dict) and "value" in found:
-            print(
-                f"{name.replace('_', ' ')} {found['value']:.3f} ({found['low']:.3f} to "
-                f"{found['high']:.3f} with {found['confidence']:.0%} confidence)"
-            )
-    print(run.metrics.get("how", ""))
+    for line in results(run.metrics):
+        print(line)
     print(f"the run lies in {run.folder}" + ("" if promise is None else ": report.html is for people"))
     if promise is not None and run.certificate is not None:
-        print(f"check it: sourdine verify {run.folder}")
+        for line in how_to_check(run.folder):
+            print(line)
         for line in (
             run.certificate.document["audit"] if (run.folder / "canaries.json").exists() else ()
         ):

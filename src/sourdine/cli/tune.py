@@ -38,6 +38,7 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.cli.owner import who_answers
+from sourdine.cli.results import how_to_check, results
 from sourdine.digits import above
 from sourdine.errors import InputError
 
@@ -182,6 +183,9 @@ def _say(run: Run, json: bool) -> None:
         f"epsilon <= {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
         f"{promise['unit']} ({promise['adjacency']}), for all trials together"
     )
-    print(f"noisy accuracy {tuned['score']['accuracy']:.3f}: {run.metrics['how']}")
-    print(f"the run lies in {run.folder}; check it: sourdine verify {run.folder}")
+    for line in results(run.metrics):
+        print(line)
+    print(f"the run lies in {run.folder}")
+    for line in how_to_check(run.folder):
+        print(line)
     print("how long this took tells of the number of trials: hand it over at a time fixed before")

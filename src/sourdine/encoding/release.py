@@ -169,6 +169,6 @@ def _readme(document: Mapping[str, Any], encodings: Encodings) -> str:
         "```python\nfrom sourdine.encoding import Encodings, noise_aware\n\n"
         'encodings = Encodings.load("this folder")\nhead = noise_aware(encodings)\n'
         "scores = head.scores(encodings.seen(features))\n```\n\n"
-        "Check it: `sourdine verify` on this folder.\n\nNot covered:\n\n"
-        + "".join(f"- {line}\n" for line in document["not_covered"])
+        "Check it: `sourdine verify` on this folder, with the signer's public key as `--key`.\n\n"
+        "Not covered:\n\n" + "".join(f"- {line}\n" for line in document["not_covered"])
     )

@@ -45,7 +45,6 @@ from sourdine.text.accounts import find_labels
 from sourdine.text.base import tell_of_base
 from sourdine.text.comparison import Comparison, OneRun
 from sourdine.text.desk import Desk
-from sourdine.text.prepared import Prepared
 from sourdine.text.releases import Labels
 from sourdine.text.results import METRICS, publish, sum_up
 from sourdine.text.runs import PLAN, Cost, costs, made
@@ -152,7 +151,6 @@ class _Owner:
 class Price:
     """What a comparison releases and costs; nothing of it is charged yet."""
 
-    ready: Prepared
     each: dict[str, Cost]
     counts: Labels | None
     whole: Event | None
@@ -171,7 +169,7 @@ def price(asked: Comparison) -> Price:
         counts = Labels(sigma, asked.delta * _LABEL_SHARE, asked.rows_per_user, "zero-out")
     whole = _whole(asked, each, counts)
     epsilon = None if whole is None else curve(whole).epsilon_upper(asked.delta) * (1 + 1e-6)
-    return Price(ready, each, counts, whole, epsilon)
+    return Price(each, counts, whole, epsilon)
 
 
 def _planned(asked: Comparison, table: Desk, owner: _Owner) -> dict[str, Any]:
@@ -204,7 +202,7 @@ def _plan(asked: Comparison, about: dict[str, Any], table: Desk, owner: _Owner) 
     budget = asked.budget(asked.largest) if asked.largest else None
     tell_of_base(asked.model, budget, asked.corpus, asked.corpus, asked.encoding)
     priced = price(asked)
-    ready, each, counts = priced.ready, priced.each, priced.counts
+    each, counts = priced.each, priced.counts
     source = rng.secure()
     owner.ask_about_total(asked, priced.epsilon)
     if priced.whole is not None and priced.epsilon is not None:
@@ -220,7 +218,7 @@ def _plan(asked: Comparison, about: dict[str, Any], table: Desk, owner: _Owner) 
         "version": _VERSION,
         "settings": about,
         "unit": asked.unit,
-        "records": {"train": len(ready.train), "test": len(ready.test or ())},
+        "records": asked.parts,
         "labels": labels,
         "runs": [run.name for run in asked.runs],
         "private_runs": sum(run.private for run in asked.runs),

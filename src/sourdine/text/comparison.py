@@ -93,6 +93,18 @@ class Comparison:
         return 0.1 if self.units >= 5_000 else 0.2
 
     @property
+    def parts(self) -> dict[str, int]:
+        """About how many units are trained on and held out: exact sizes tell where a unit lies."""
+        test = round(self.held_out * self.units)
+        return {"train": self.units - test, "test": test}
+
+    @property
+    def tested(self) -> str:
+        """About how many units are held out, in words."""
+        things = "records" if self.unit == "example" else "people"
+        return f"about {self.parts['test']:,} of {self.units:,} {things}"
+
+    @property
     def runs(self) -> list[OneRun]:
         return [
             OneRun(method, epsilon, repetition)

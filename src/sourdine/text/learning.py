@@ -20,7 +20,7 @@ from sourdine.text.auditing import Auditing
 from sourdine.text.examples import Collate, Examples, Features, cached_features
 from sourdine.text.log import releasable
 from sourdine.text.models import Classifier
-from sourdine.text.prepared import Prepared
+from sourdine.text.prepared import Prepared, units_of
 from sourdine.text.releases import Confusion, first_rows
 from sourdine.text.tasks import Classify, OnFeatures
 
@@ -33,6 +33,7 @@ class Learning:
     budget: Budget | None
     rows_per_user: int
     _given_test: Any
+    _stated: dict[str, Any]
     _reference: dict[str, Any] | None
     _source: rng.Source | None
     seed: int | None
@@ -117,7 +118,7 @@ class Learning:
     ) -> dict[str, Any]:
         """Noisy metrics on private records, exact ones on public records, none without any."""
         if ready.test is None:
-            return {"how": "no records were held out: nothing is known about its accuracy"}
+            return {"classes": list(goal.labels), "how": self.untested(ready)}
         test = ready.test
         answers = self._answers(ready, goal, network, test)
         true = goal.classes(test.labels or ())
@@ -126,6 +127,7 @@ class Learning:
             counts = Confusion(len(goal.labels), 1.0)
             matrix, deviation, tested = counts.count(true, answers), 0.0, len(true)
             known: int | None = tested
+            amount = ""
             how = f"exact, on {tested:,} records that the owner declares public"
         else:
             counts = Confusion(len(goal.labels), noise, self.rows_per_user)
@@ -134,12 +136,30 @@ class Learning:
             tested = sum(first_rows(test.users, len(true), self.rows_per_user))
             # Of several rows a person, how many there are is that person's.
             known = tested if self._sizes_known(test) and self.rows_per_user == 1 else None
-            amount = "the" if known is None else f"{known:,}"
-            how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount} "
-            how += "records, charged"
+            amount = self._amount(ready, test, ready.plan.held_out)
+            how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount}"
+            how += ", charged" if self._given_test is not None else " held out, charged"
         found = goal.metrics(matrix, deviation, known)
-        said = {name: vars(metric) for name, metric in found.items()}
-        return {**said, "records": known or "UNKNOWN", "how": how, "reference": self._reference}
+        return {**found, "records": known or amount, "how": how, "reference": self._reference}
+
+    def _amount(self, ready: Prepared, corpus: Corpus, share: float) -> str:
+        """How many records or people a part of the data has, as far as that may be told."""
+        things = "records" if corpus.users is None else "people"
+        if self.budget is not None and self.budget.adjacency == "add-remove":
+            return f"the {things}"
+        if self._given_test is None and share < 1:  # sizes of a split tell where a unit lies
+            units = ready.situation.units
+            return f"about {share * units:,.0f} of {units:,} {things}"
+        return f"{units_of(corpus):,} {things}"
+
+    def untested(self, ready: Prepared) -> str:
+        """Why no records are held out, and what to do about it."""
+        asked = self._stated["held_out"] is not None
+        why = "No units are held out, as asked." if asked else ready.plan.reasons["held_out"]
+        return (
+            f"{why} So nothing is known about the accuracy. To measure it, test on other records "
+            "(--test FILE, and --test-is-public if they are public), or hold some out (--held-out 0.2)."
+        )
 
     def _log_metrics(self, metrics: dict[str, Any]) -> None:
         """Once they are noted: what somebody may have seen is never drawn again."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from sourdine.errors import InputError
 
 BYTES = "bytes"
 """The name of the built-in model."""
+CONFIG, WEIGHTS = "encoder.json", "encoder.safetensors"
+"""The encoder of a run folder; model.py says why it is not called as transformers calls it."""
 
 
 class Classifier(nn.Module):
@@ -122,14 +125,14 @@ def load_encoder(name: str) -> tuple[Any, Any, Pooling]:
     """Encoder, tokenizer and pooling of a local path, a hub name, or `bytes`."""
     if name == BYTES:
         return (*_bytes(), Mean())
-    from transformers import AutoConfig, AutoModel, AutoTokenizer  # noqa: PLC0415 (seconds)
+    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 (seconds)
 
     _check_path(name)
     try:
         with quiet():
-            config = AutoConfig.from_pretrained(name)
-            tokenizer = AutoTokenizer.from_pretrained(name)
-            model, notes = AutoModel.from_pretrained(name, output_loading_info=True)
+            config = _config(name)
+            tokenizer = AutoTokenizer.from_pretrained(name, config=config)
+            model, notes = AutoModel.from_pretrained(name, config=config, output_loading_info=True)
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise InputError(
             f"the model {name!r} cannot be loaded: {_first_line(error)} Name a folder that "
@@ -178,6 +181,18 @@ def quiet() -> Iterator[None]:
         hub.setLevel(before)
         if shown:
             notes.enable_progress_bar()
+
+
+def _config(name: str) -> Any:
+    """The config of a model of transformers, or of the encoder in a run folder."""
+    from transformers import AutoConfig  # noqa: PLC0415 (seconds)
+
+    own = Path(name).expanduser() / CONFIG
+    if not own.exists():
+        return AutoConfig.from_pretrained(name)
+    config = AutoConfig.for_model(**json.loads(own.read_text(encoding="utf-8")))
+    config.transformers_weights = WEIGHTS
+    return config
 
 
 def _bytes() -> tuple[Any, Any]:

@@ -145,6 +145,7 @@ _RECIPES = {
 _PLAIN_RATES = {"head": 0.3, "bitfit": 1e-3, "lora": 5e-4, "prompt": 5e-3, "all": 1e-4}
 _PLAIN_LOT, _PLAIN_EPOCHS = 32, 3
 _MOST_IN_LOT = 4096
+_FEWEST_TO_SPLIT = 500
 _TRAINING_SHARE = 0.85
 """Of the minutes, for steps; the rest is for reading, proofs, the test and the report."""
 _LEAST_PASSES = 16_000
@@ -293,10 +294,11 @@ def _strategy(situation: Situation, reasons: dict[str, str]) -> Strategy:
 
 
 def _held_out(units: int, reasons: dict[str, str]) -> float:
-    if units < 500:
+    if units < _FEWEST_TO_SPLIT:
         reasons["held_out"] = (
-            f"No units are held out: a test on some of {units} would drown in its noise, and training "
-            "needs them all."
+            f"No units are held out: with fewer than {_FEWEST_TO_SPLIT}, a test on a share of "
+            f"{units:,} would be too small to say much, above all with noise, and training needs them "
+            "all."
         )
         return 0.0
     share = 0.1 if units >= 5_000 else 0.2

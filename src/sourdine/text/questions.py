@@ -16,7 +16,8 @@ class Questions:
     """The answers that options gave in advance, and whom to ask for the others.
 
     labels: the declared classes. private: whether the run promises anything. public_test: whether test
-    records were given and declared public. public_texts: whether other public texts were given. data/declared.py and data/copies.py say what answers mean.
+    records were given and declared public. public_texts: whether other public texts were given.
+    data/declared.py and data/copies.py say what answers mean.
     """
 
     labels: tuple[str, ...] | None

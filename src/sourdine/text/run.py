@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from sourdine.ledger import Ledger
 from sourdine.modes import for_release
 from sourdine.report.card import card
 from sourdine.report.page import page
+from sourdine.report.reading import classes, measurements, useless
 from sourdine.sgd.charge import Charge
 from sourdine.text.accounts import Accounts
 from sourdine.text.base import Base
@@ -58,8 +60,14 @@ class Run:
     unsaved: Unsaved | None = None
 
     def __repr__(self) -> str:
-        proven = "NOT PRIVATE" if self.certificate is None else f"epsilon={self.epsilon:.6g}"
-        return f"Run({str(self.folder)!r}, {proven})"
+        said = ["NOT PRIVATE" if self.certificate is None else f"epsilon={self.epsilon:.6g}"]
+        said += [
+            f"{name}={self.metrics[name]['value']:.3f}"
+            for name in ("accuracy", "largest_class", "matthews")
+            if name in self.metrics
+        ]
+        said += ["no better than the largest class"] if useless(self.metrics) else []
+        return f"Run({str(self.folder)!r}, {', '.join(said)})"
 
     @property
     def epsilon(self) -> float:
@@ -90,12 +98,14 @@ class Run:
         """For Jupyter: the certificate, or the words that there is none."""
         head = "<b>NOT PRIVATE</b>" if self.certificate is None else self.certificate._repr_html_()
         rows = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{found['value']:.3f} "
-            f"({found['low']:.3f} to {found['high']:.3f})</td></tr>"
-            for name, found in self.metrics.items()
-            if isinstance(found, dict) and "value" in found
+            f"<tr><th style='text-align:left'>{one.name}</th><td>{one.value:.3f} "
+            f"({one.low:.3f} to {one.high:.3f})</td></tr>"
+            for one in measurements(self.metrics)
         )
-        return f"{head}<table>{rows}</table>"
+        said = [useless(self.metrics), str(self.metrics.get("how", ""))]
+        named = classes(self.metrics)
+        said += [f"Classes: {named}"] if named else []
+        return f"{head}<table>{rows}</table>" + "".join(f"<p>{escape(x)}</p>" for x in said if x)
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from sourdine import checks
 from sourdine.errors import InputError
 from sourdine.text.examples import NOTHING, Examples, tokenized
 from sourdine.text.machine import halves
+from sourdine.text.measures import measured
 from sourdine.text.models import Classifier, Pooling
-from sourdine.text.releases import Metric, accuracy, macro_f1, matthews
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,9 @@ class Classify:
 
     def metrics(
         self, matrix: np.ndarray[Any, np.dtype[np.float64]], deviation: float, records: int | None
-    ) -> dict[str, Metric]:
+    ) -> dict[str, Any]:
         """What a confusion matrix says, whose cells have noise of this deviation."""
-        kinds = {"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews}
-        return {name: kind(matrix, deviation, records) for name, kind in kinds.items()}
+        return measured(matrix, deviation, records, self.labels)
 
 
 def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

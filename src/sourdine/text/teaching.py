@@ -49,6 +49,10 @@ PLAN = "plan.json"
 KINDS = {"best": None, "gnmax": False, "confident": True, "lnmax": False}
 """Aggregators to ask for, and whether they check for consensus."""
 CHUNK = 200  # questions between two writes to the disk
+UNTESTED = (
+    "There was no test, so nothing is known about the accuracy. PATE trains its teachers on all "
+    "records and holds none out. To measure it, give public labelled texts with --test FILE."
+)
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ class Teaching:
         known = np.full(len(self.features), NO_ANSWER)
         known[self.order[: len(self.answers)]] = self.answers.labels
         student = fit_student(self.features, known, self._classes)
-        metrics = {} if self.material.test is None else self._tested(student, self.material.test)
+        metrics = self._tested(student, self.material.test)
         private = self.material.private
         about = About(
             fingerprint=self._data,
@@ -234,14 +238,16 @@ class Teaching:
         )
         return [Access(what, NOTHING, why)]
 
-    def _tested(self, student: Student, test: Corpus) -> dict[str, Any]:
+    def _tested(self, student: Student, test: Corpus | None) -> dict[str, Any]:
         """Exact metrics on labelled texts that the owner declares public."""
         goal = self.material.goal
+        if test is None:
+            return {"classes": list(goal.labels), "how": UNTESTED}
         named = student.predict(self._read(test.texts)).tolist()
         matrix = Confusion(self._classes, 1.0).count(goal.classes(test.labels or []), named)
-        said = {name: vars(found) for name, found in goal.metrics(matrix, 0.0, len(test)).items()}
+        found = goal.metrics(matrix, 0.0, len(test))
         how = f"exact, on {len(test):,} records that the owner declares public"
-        return {**said, "records": len(test), "how": how, "reference": None}
+        return {**found, "records": len(test), "how": how, "reference": None}
 
     def _save(self, student: Student, folder: Path) -> None:
         """The student as a model that sourdine.load knows."""

@@ -45,6 +45,7 @@ from sourdine.text.choosing import (
     expected_seconds,
     limit,
     noted,
+    read_public,
     usual_length,
 )
 from sourdine.text.learning import Learning
@@ -214,8 +215,7 @@ class Trainer(Learning):
         self._source = None if seed is None else rng.seeded(seed)
         self._auditing = Auditing(audit, audit_texts)
         self._device = device_of(device)
-        self._log, self._tell = log or _ignore, tell or _ignore
-        self._heard = log is not None or tell is not None
+        self._log, self._tell, self._heard = log or _ignore, tell or _ignore, bool(log or tell)
         self.minutes, self._given_public = limit(minutes, self._device), public
         self._public: Corpus | None = None
         self._columns: dict[str, Any] = {
@@ -540,23 +540,11 @@ class Trainer(Learning):
     def _about(self, ready: Prepared) -> About:
         units, share = ready.situation.units, ready.plan.held_out
         known = self.budget is not None and self.budget.adjacency != "add-remove"
-        split = ready.test is not None and self._given_test is None
-        things = "records" if self.unit == "example" else "people"
-
-        def amount(corpus: Corpus | None, part: float) -> str:
-            if corpus is None:
-                return ""
-            if not known:
-                return "the records"
-            if split:
-                return f"about {part * units:,.0f} of {units:,} {things}"
-            return f"{units_of(corpus):,} {things}"
-
         return About(
             ready.train,
             units if known else None,
-            amount(ready.train, 1 - share),
-            amount(ready.test, share),
+            self._amount(ready, ready.train, 1 - share),
+            "" if ready.test is None else self._amount(ready, ready.test, share),
             self.test_is_public,
             self.model_name,
             self.rows_per_user,
@@ -583,8 +571,9 @@ class Trainer(Learning):
         ready.plan.strategy.finish(network)
         metrics = self._metrics(ready, goal, network, None, source)
         self._log_metrics(metrics)
-        how = "NOT PRIVATE: exact, on records that the owner declares may be used so"
-        progress.state["metrics"] = {**metrics, "how": how}
+        if ready.test is not None:
+            metrics["how"] = "NOT PRIVATE: exact, on records that the owner declares may be used so"
+        progress.state["metrics"] = metrics
         run = self._ended(ready, goal, network, progress)
         write_plain(run, NOT_PRIVATE, {"base": named_base(self.model_name)})
         return run

@@ -57,6 +57,7 @@ from sourdine.text.trials import (
 )
 
 TUNING = "tuning.json"
+_SCORES = ("accuracy", "largest_class", "matthews")
 _HELD_OUT = 0.2
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the planned learning rate, where no settings are given."""
@@ -315,15 +316,18 @@ class Tuner(Trainer):
                 "no trial ended with a usable model: all of them failed or diverged. Try smaller "
                 "learning rates. The charge stays."
             )
-        how = f"{best.metrics['how']}; it chose the best of several trials, so that it looks better "
-        how += "than it is, which the intervals do not hold"
+        how = f"{best.metrics['how']}; the score is optimistic, because it chose the best of several "
+        how += "trials, and the intervals do not correct for that"
         progress.state["metrics"] = {**best.metrics, "how": how}
         there = replace(ready, plan=best.plan)
         try:
             run = self._ended(there, goal, best.network, progress)
             content = {
                 "setting": best.setting,
-                "score": {"accuracy": best.score},
+                "score": {
+                    name: best.metrics[name]["value"]
+                    for name in ("accuracy", "largest_class", "matthews")
+                },
                 "how": own.about["tuning"],
                 "settings": [dict(setting) for setting in self.settings],
                 "eta": self.trials.eta,
