@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 import typer.core
 
@@ -49,7 +48,7 @@ _METRICS = {"accuracy": "accuracy", "macro-f1": "macro_f1"}
 class SeveralValues(typer.core.TyperCommand):
     """A command whose --epsilon takes all the numbers behind it: --epsilon 1 2 5 inf."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         found: list[str] = []
         for argument in args:
             follows = len(found) > 1 and found[-2] == "--epsilon" and _is_number(argument)

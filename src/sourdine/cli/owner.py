@@ -34,8 +34,15 @@ def tell_privately(sentence: str) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """The answer to a yes-or-no question on the terminal; plain Enter is no."""
-    return typer.confirm(f"sourdine: {question}", default=False, err=True)
+    """The answer to a yes-or-no question on the terminal; anything but yes is no.
+
+    Everything goes to stderr: `typer.confirm` writes a blank to stdout, which may be piped on.
+    """
+    print(f"sourdine: {question} [y/N]: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:  # the input has ended
+        raise typer.Abort
+    return answer.strip().lower() in ("y", "yes")
 
 
 def asked(facts: str, question: str) -> bool:
