@@ -11,6 +11,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -82,7 +83,7 @@ def _root(
 
 # typer's words for wrong usage. Up to 0.25 they are click's, later typer's own copy of click; their
 # common base has no public name, but it is an ancestor of BadParameter in both.
-_WrongUsage = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+_WrongUsage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _KEPT = "What was charged before stays charged; sourdine ledger show tells."
 _STOPPED = f"stopped. {_KEPT}"
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _sentence(complaint: str) -> str:
     """typer's complaint, with one stop and with a suggestion said once: some versions add it twice."""
-    message = complaint.split(" (Did you mean")[0]
+    message = complaint.split(" (Did you mean", maxsplit=1)[0]
     parts = message.split(" Did you mean ")
     text = " Did you mean ".join(dict.fromkeys(parts))
     return text if text.endswith(("?", ".")) else f"{text}."

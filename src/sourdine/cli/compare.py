@@ -30,7 +30,7 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
@@ -116,7 +116,7 @@ def compare(
     measured = _METRICS[checks.one_of("metric", metric, tuple(_METRICS))]
     folder = out or Path(f"{Path(data).name.split('.')[0]}-comparison")
     _say(_warnings(budgets))
-    import_text()
+    import_training()
 
     from sourdine.data.owner import examine  # noqa: PLC0415
     from sourdine.text import compare as room  # noqa: PLC0415 (torch: only now)

@@ -24,7 +24,7 @@ from sourdine.cli.options import (
     OtherLabels,
     SharedLedger,
     Text,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
@@ -118,7 +118,7 @@ def encode(
         )
     classes = _classes(labels)
     check_public(model)
-    import_text()
+    import_training()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415
     from sourdine.data.declared import check_labels  # noqa: PLC0415
     from sourdine.ledger import Ledger  # noqa: PLC0415

@@ -38,7 +38,8 @@ def _load(context: typer.Context, parameter: object, path: Path | None) -> Path 
     if not isinstance(table, dict) or not table:
         raise InputError(f"the config file {path} has no table [{verb}] with options for this verb.")
     known = {_flag(option): option for option in context.command.params if option.name != "config"}
-    kinds = get_type_hints(inspect.unwrap(context.command.callback))  # typer wraps the verb's function
+    wrapped: Any = context.command.callback
+    kinds = get_type_hints(inspect.unwrap(wrapped))  # those of the verb's own function
     values: dict[str, Any] = {}
     for key, value in table.items():
         flag = key.replace("_", "-")
@@ -61,7 +62,7 @@ def _verb(context: Any) -> list[str]:
 
 
 def _flag(option: Any) -> str:
-    return max(option.opts, key=len).lstrip("-")
+    return str(max(option.opts, key=len)).lstrip("-")
 
 
 def _typed(path: Path, flag: str, kind: Any, value: Any) -> Any:
@@ -200,6 +201,12 @@ def import_text() -> None:
         import transformers  # noqa: F401, PLC0415
     except ModuleNotFoundError as error:
         raise InputError(f"training needs {error.name}: pip install 'sourdine[text]'.") from None
+
+
+def import_training() -> None:
+    """What a private run needs before anything is read: file locks, torch and transformers."""
+    checks.file_locks()
+    import_text()
 
 
 def listed(text: str | Sequence[str] | None) -> list[str] | None:

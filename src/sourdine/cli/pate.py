@@ -26,7 +26,7 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
@@ -109,7 +109,7 @@ def pate(
     count = checks.whole("teachers", teachers, least=2)
     folder = out or Path(f"{Path(data).name.split('.')[0]}-pate")
     _check_folder(folder, resume)
-    import_text()
+    import_training()
     from sourdine.data.corpus import read_corpus  # noqa: PLC0415 (torch and more: only now)
     from sourdine.data.declared import check_labels  # noqa: PLC0415
     from sourdine.text.desk import Desk  # noqa: PLC0415

@@ -31,7 +31,7 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     training_budget,
@@ -123,7 +123,7 @@ def train(
             "--not-private is charged to no ledger; leave --ledger and --budget-of-all out."
         )
     budget = None if not_private else training_budget(epsilon, delta, user, adjacency, ledger)
-    import_text()
+    import_training()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-run")
     first = _together()
     if resume and not any((folder / name).exists() for name in ("run", "certificate.json")):

@@ -30,7 +30,7 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     read_text,
@@ -98,7 +98,7 @@ def tune(
     budget = training_budget(epsilon, delta, user, adjacency, ledger)
     if out is None and not plan:
         raise InputError("give --out, a new folder for the best run.")
-    import_text()
+    import_training()
     with _spinner(shown=not json):
         from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
 
