@@ -83,7 +83,7 @@ def _root(
 
 # typer's words for wrong usage. Up to 0.25 they are click's, later typer's own copy of click; their
 # common base has no public name, but it is an ancestor of BadParameter in both.
-_WrongUsage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+_WrongUsage: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
 
 _KEPT = "What was charged before stays charged; sourdine ledger show tells."
 _STOPPED = f"stopped. {_KEPT}"
