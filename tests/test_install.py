@@ -5,9 +5,11 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -108,6 +110,29 @@ def test_the_pinned_set_covers_every_requirement() -> None:
     pinned = modules([pin[1] for pin in pins if pin])
     asked = BASE.union(*(modules(extra) for extra in EXTRAS.values()))
     assert asked - pinned == set()
+
+
+def test_the_pinned_versions_fit_what_the_packages_ask_of_each_other() -> None:
+    """As far as those installed here say; `make resolve` asks the index about all of them."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = dict(line.lower().split("==") for line in lines if "==" in line)
+    clashes = []
+    for name, version in pinned.items():
+        try:
+            installed = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        for asked in map(Requirement, installed.requires or []):
+            held = pinned.get(asked.name.lower())
+            applies = asked.marker is None or asked.marker.evaluate({"extra": ""})
+            if (
+                installed.version.split("+")[0] == version
+                and held
+                and applies
+                and held not in asked.specifier
+            ):
+                clashes.append(f"{name} {version} needs {asked}, not {held}")
+    assert clashes == []
 
 
 def test_the_source_archive_holds_what_its_tests_and_readme_need() -> None:

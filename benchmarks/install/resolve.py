@@ -51,7 +51,7 @@ def main() -> int:
         if not (cell[0] and cell[1] in ONLY_BASE)
     ]
     start = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(8) as pool:  # they wait for the network
         complaints = dict(zip(cells, pool.map(complaint, cells), strict=True))
     print(table(complaints))
     for sentence in left_out(project["optional-dependencies"]):
