@@ -1,8 +1,9 @@
-"""Checks of the numbers that users type, with one sentence each for what to do instead."""
+"""Checks of what users type and of the system, with one sentence each for what to do instead."""
 
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 from sourdine.errors import InputError
 
@@ -12,6 +13,18 @@ LARGEST, USUAL = 100.0, 10.0
 """The largest epsilon of a run or a ledger, and the largest that passes without a warning."""
 MOST = 10**15
 """Largest whole number that is taken: past it, doubles no longer count one by one."""
+
+
+def file_locks() -> ModuleType:
+    """Python's `fcntl`, for everything that may not happen twice at once; Windows does not have it."""
+    try:
+        import fcntl  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise InputError(
+            "this needs file locks (flock), which this system does not have; nothing was charged or "
+            "drawn. Accounting, verification and reports work; for the rest use Linux, macOS or WSL."
+        ) from None
+    return fcntl
 
 
 def positive(name: str, value: float) -> float:

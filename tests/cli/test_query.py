@@ -149,7 +149,7 @@ BAD: list[tuple[list[str], str]] = [
     ([*MEAN, "--low", "5", "--high", "1"], "low must be below high"),
     ([*MEAN, "--epsilon", "nan"], "epsilon is nan"),
     ([*MEAN, "--epsilon", "-1"], "epsilon is -1"),
-    ([*MEAN, "--epsilon", "much"], "much"),
+    ([*MEAN, "--epsilon", "much"], "'--epsilon'"),
     (MEAN[:8], "--epsilon"),
     (["query", "data.csv", "mean", "stars", "--epsilon", "1"], "--low and --high"),
     (["query", "data.csv", "median", "stars", "--epsilon", "1"], "one of count"),

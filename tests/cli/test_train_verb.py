@@ -108,7 +108,7 @@ BAD_OPTIONS = [
     ("--epsilon -1", "above zero"),
     ("--epsilon nan", "above zero"),
     ("--epsilon inf", "finite"),
-    ("--epsilon many", "not a valid float"),
+    ("--epsilon many", "'--epsilon'"),
     ("--delta 0", "between 0 and 1"),
     ("--delta 2", "between 0 and 1"),
     ("--delta 0.01", "1/n"),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 import typer.core
 
@@ -32,7 +31,7 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
@@ -50,7 +49,7 @@ _METRICS = {"accuracy": "accuracy", "macro-f1": "macro_f1"}
 class SeveralValues(typer.core.TyperCommand):
     """A command whose --epsilon takes all the numbers behind it: --epsilon 1 2 5 inf."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         found: list[str] = []
         for argument in args:
             follows = len(found) > 1 and found[-2] == "--epsilon" and _is_number(argument)
@@ -119,7 +118,8 @@ def compare(
     measured = _METRICS[checks.one_of("metric", metric, tuple(_METRICS))]
     folder = out or Path(f"{Path(data).name.split('.')[0]}-comparison")
     _say(_warnings(budgets))
-    import_text()
+    import_training()
+    model = model or owner.encoder()
 
     from sourdine.data.owner import examine  # noqa: PLC0415
     from sourdine.text import compare as room  # noqa: PLC0415 (torch: only now)

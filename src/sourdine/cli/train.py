@@ -32,7 +32,7 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     training_budget,
@@ -143,7 +143,8 @@ def train(
             "--not-private is charged to no ledger; leave --ledger and --budget-of-all out."
         )
     budget = None if not_private else training_budget(epsilon, delta, user, adjacency, ledger)
-    import_text()
+    import_training()
+    model = model or encoder()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-run")
     first = _together()
     if resume and not any((folder / name).exists() for name in ("run", "certificate.json")):
@@ -154,7 +155,7 @@ def train(
         trainer = Trainer(
             data,
             budget,
-            model=model or encoder(),
+            model=model,
             text=text,
             label=label,
             user=user,

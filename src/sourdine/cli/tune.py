@@ -30,14 +30,14 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     read_text,
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import encoder, who_answers
 from sourdine.cli.results import how_to_check, results
 from sourdine.digits import above
 from sourdine.errors import InputError
@@ -99,7 +99,8 @@ def tune(
     budget = training_budget(epsilon, delta, user, adjacency, ledger)
     if out is None and not plan:
         raise InputError("give --out, a new folder for the best run.")
-    import_text()
+    import_training()
+    model = model or encoder()
     from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
 
     tuner = Tuner(

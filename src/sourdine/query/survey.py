@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from sourdine.checks import file_locks
 from sourdine.data.faults import Faults
 from sourdine.errors import InputError
 from sourdine.mechanisms import RandomizedResponse, Share
@@ -112,6 +113,7 @@ def collect(survey: Survey, truths: Mapping[str, str], path: Path, source: Sourc
 
     The file is held while it is looked at, drawn for and written: nobody answers twice by being quick.
     """
+    file_locks()  # before the file is made
     if not set(truths.values()) <= set(survey.response.choices):
         raise InputError(f"an answer is none of the choices {', '.join(survey.response.choices)}.")
     try:
@@ -132,11 +134,8 @@ def collect(survey: Survey, truths: Mapping[str, str], path: Path, source: Sourc
 
 
 def _hold(file: IO[str]) -> None:
-    """Wait for other writers; where the system has no such locks, do without."""
-    try:
-        import fcntl  # noqa: PLC0415
-    except ModuleNotFoundError:
-        return
+    """Wait for other writers."""
+    fcntl = file_locks()
     fcntl.flock(file, fcntl.LOCK_EX)
     file.seek(0, 2)
 
