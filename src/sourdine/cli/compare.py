@@ -119,7 +119,7 @@ def compare(
     folder = out or Path(f"{Path(data).name.split('.')[0]}-comparison")
     _say(_warnings(budgets))
     import_training()
-    model = model or owner.encoder()
+    model = model or owner.chosen_encoder()
 
     from sourdine.data.owner import examine  # noqa: PLC0415
     from sourdine.text import compare as room  # noqa: PLC0415 (torch: only now)

@@ -32,7 +32,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
-from sourdine.cli.owner import encoder, who_answers
+from sourdine.cli.owner import chosen_encoder, who_answers
 from sourdine.cli.results import how_to_check
 from sourdine.cli.train import progress
 from sourdine.digits import above
@@ -124,7 +124,7 @@ def encode(
     check_public(model)
     _check_used(mode, ledger, budget_of_all, public, leave_out_copies, outputs)
     import_training()
-    model = model or encoder()
+    model = model or chosen_encoder()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-encoded")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; name a new folder with --out.")

@@ -59,7 +59,7 @@ def who_answers() -> Ask | None:
     return asked if on_terminal() else None
 
 
-def encoder() -> str | None:
+def chosen_encoder() -> str | None:
     """The encoder that a run takes where --model names none: the fetched one, if the person agrees.
 
     On a terminal it asks whether to fetch a missing one; elsewhere nothing is downloaded, and whoever

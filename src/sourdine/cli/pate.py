@@ -34,7 +34,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
-from sourdine.cli.owner import encoder, tell_privately, who_answers
+from sourdine.cli.owner import chosen_encoder, tell_privately, who_answers
 from sourdine.cli.results import how_to_check, results
 from sourdine.cli.train import progress
 from sourdine.digits import above
@@ -108,7 +108,7 @@ def pate(
     folder = out or Path(f"{Path(data).name.split('.')[0]}-pate")
     _check_folder(folder, resume)
     import_training()
-    model = model or encoder()
+    model = model or chosen_encoder()
     from sourdine.data.copies import check_copies  # noqa: PLC0415 (torch and more: only now)
     from sourdine.data.declared import check_labels, check_option  # noqa: PLC0415
     from sourdine.text.desk import Desk  # noqa: PLC0415

@@ -38,7 +38,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
-from sourdine.cli.owner import encoder, tell_privately, who_answers
+from sourdine.cli.owner import chosen_encoder, tell_privately, who_answers
 from sourdine.cli.owner import tell as say
 from sourdine.cli.results import how_to_check, results
 from sourdine.digits import above, below
@@ -144,7 +144,7 @@ def train(
         )
     budget = None if not_private else training_budget(epsilon, delta, user, adjacency, ledger)
     import_training()
-    model = model or encoder()
+    model = model or chosen_encoder()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-run")
     first = _together()
     if resume and not any((folder / name).exists() for name in ("run", "certificate.json")):

@@ -37,7 +37,7 @@ from sourdine.cli.options import (
     training_budget,
     whole,
 )
-from sourdine.cli.owner import encoder, who_answers
+from sourdine.cli.owner import chosen_encoder, who_answers
 from sourdine.cli.results import how_to_check, results
 from sourdine.digits import above
 from sourdine.errors import InputError
@@ -100,7 +100,7 @@ def tune(
     if out is None and not plan:
         raise InputError("give --out, a new folder for the best run.")
     import_training()
-    model = model or encoder()
+    model = model or chosen_encoder()
     from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
 
     tuner = Tuner(
