@@ -136,6 +136,7 @@ class Comparison:
             steps=self.steps,
             max_length=self.max_length,
             held_out=self.held_out,
+            minutes=math.inf,  # all methods and all processes follow one plan
             device=self.device,
             not_private=not run.private,
             seed=None if run.private else run.repetition,

@@ -100,8 +100,7 @@ class Plan:
             checks.whole(name, getattr(plan, name))
         for name in ("clip", "learning_rate", "head_factor", "scale"):
             checks.positive(name, getattr(plan, name))
-        if not 0 <= plan.held_out <= 0.5:
-            raise InputError(f"held_out is {plan.held_out}, but it must lie between 0 and 0.5.")
+        _check_share(plan.held_out)
         return plan
 
     def fitted(self, units: int, epochs: float | None) -> Plan:
@@ -152,13 +151,19 @@ _LEAST_PASSES = 16_000
 """Below that the head on frozen features learnt as much from SST-2 as low-rank additions did."""
 
 
-def plan(situation: Situation, strategy: Strategy | None = None, *, steps: int | None = None) -> Plan:
-    """The planner's choice; a strategy and a number of steps that are given stand."""
+def plan(
+    situation: Situation,
+    strategy: Strategy | None = None,
+    *,
+    steps: int | None = None,
+    held_out: float | None = None,
+) -> Plan:
+    """The planner's choice; a strategy, a number of steps and a share held out that are given stand."""
     reasons: dict[str, str] = {}
     chosen = strategy or _strategy(situation, reasons)
     recipe = _RECIPES[chosen.name]
-    held_out = _held_out(situation.units, reasons)
-    units = round(situation.units * (1 - held_out))
+    share = _held_out(situation.units, reasons) if held_out is None else _check_share(held_out)
+    units = round(situation.units * (1 - share))
     pace = _pace if situation.private or chosen.name == "head" else _plain_pace
     lot, steps, rate = pace(situation, chosen, units, steps, reasons)
     length = min(situation.longest, 128 if situation.pretrained else 256)
@@ -182,7 +187,7 @@ def plan(situation: Situation, strategy: Strategy | None = None, *, steps: int |
         1.0 if chosen.name == "head" else 2.0,
         length,
         batch,
-        held_out,
+        share,
         label_noise,
         situation.budget.delta * _LABEL_SHARE,
         reasons,
@@ -291,6 +296,12 @@ def _strategy(situation: Situation, reasons: dict[str, str]) -> Strategy:
         )
     )
     return Head()
+
+
+def _check_share(held_out: float) -> float:
+    if not 0 <= held_out <= 0.5:
+        raise InputError(f"held_out is {held_out}, but it must lie between 0 and 0.5.")
+    return held_out
 
 
 def _held_out(units: int, reasons: dict[str, str]) -> float:

@@ -61,9 +61,9 @@ def costs(asked: Comparison, ready: Prepared) -> dict[str, Cost]:
             declared=True,
             device=device,
         )
-        chosen = plan(situation, asked.strategy(run.method), steps=asked.steps).with_(
-            steps=asked.steps, max_length=asked.max_length, held_out=asked.held_out
-        )
+        chosen = plan(
+            situation, asked.strategy(run.method), steps=asked.steps, held_out=asked.held_out
+        ).with_(steps=asked.steps, max_length=asked.max_length, held_out=asked.held_out)
         chosen = chosen.fitted(ready.units, None)
         own = accounts(
             budget, chosen, declared=True, rows_per_user=asked.rows_per_user, test="held out"

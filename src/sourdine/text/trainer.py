@@ -260,6 +260,7 @@ class Trainer(Learning):
                 situation,
                 self.strategy or before.get("trains"),
                 steps=self._stated["steps"] or before.get("steps"),
+                held_out=self._stated["held_out"],
             )
             own = {name: before.get(name) if x is None else x for name, x in self._stated.items()}
             chosen = chosen.with_(**own)

@@ -137,7 +137,9 @@ class Tuner(Trainer):
         named = changes.pop("trains", None)
         trains = ready.plan.strategy if named is None else strategy(named)
         stated = {**self._stated, **changes}
-        found = plan(ready.situation, trains, steps=stated["steps"]).with_(**stated)
+        found = plan(ready.situation, trains, steps=stated["steps"], held_out=stated["held_out"]).with_(
+            **stated
+        )
         if found.max_length > ready.situation.longest:
             raise InputError(f"this model reads at most {ready.situation.longest} tokens.")
         return found.fitted(ready.units, self.epochs)
