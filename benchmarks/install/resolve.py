@@ -76,6 +76,8 @@ def complaint(cell: Cell) -> str:
         [
             *(sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--quiet"),
             *("--only-binary", ":all:", "--python-platform", SYSTEMS[system][0]),
+            # Else uv would download a Python for each version, which resolving does not need.
+            *("--python", sys.executable, "--no-python-downloads"),
             *("--python-version", python, *SETS[versions]),
             *(("--extra", extra) if extra else ()),
             "pyproject.toml",
