@@ -129,25 +129,28 @@ def test_local(noise: Noise, labels: Labels, adjacency: str) -> None:
             ratio = np.log(chances[1] / chances[0])[x[:, WIDE:].argmax(1)]
         return features(x[:, :WIDE]) + ratio
 
-    def found(claim: Event, seed: int) -> Any:
-        # A ledger that lets itself be charged again and again: each draw is one release of the check.
-        made = encoder(Budget(1e6, 1e-7, adjacency=adjacency), seed, noise=noise, labels=labels)
-        made.plan = lambda records, dimension: plan  # type: ignore[method-assign]
+    # A ledger that lets itself be charged again and again: each draw is one release of the check.
+    made = encoder(Budget(1e6, 1e-7, adjacency=adjacency), 1, noise=noise, labels=labels)
+    plan = encoder(budget, 0, noise=noise, labels=labels).plan(DRAWS, WIDE)
+    made.plan = lambda records, dimension: plan  # type: ignore[method-assign]
+    draw = many_records(made)
+    scores = [score(draw(record, DRAWS)) for record in (first, second)]
+
+    def found(claim: Event) -> Any:
         return check_mechanism(
             lambda record: record,
-            (first, second),
+            (0, 1),
             claim,
             adjacency=adjacency,
             draws=DRAWS,
             false_alarm=FALSE_ALARM,
-            score=score,
-            many=many_records(made),
+            score=np.asarray,
+            many=lambda which, _: scores[which],
         )
 
-    plan = encoder(budget, 0, noise=noise, labels=labels).plan(DRAWS, WIDE)
-    assert found(event, 1).kept
+    assert found(event).kept
     lower = Budget(0.5, 1e-5, adjacency=adjacency)
-    assert not found(claimed(lower, noise=noise, labels=labels)[0], 2).kept  # the twin
+    assert not found(claimed(lower, noise=noise, labels=labels)[0]).kept  # the twin: the same draws
 
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
@@ -182,16 +185,18 @@ def test_central(noise: Noise) -> None:
             for row, (first, second) in enumerate(zip(a, b, strict=True))
         )
 
+    scores = [score(draws(release, 20_000)) for release in (a, b)]
+
     def found(claim: Event) -> Any:
         return check_mechanism(
             lambda x: x,
-            (a, b),
+            (0, 1),
             claim,
             adjacency="replace-one",
             draws=20_000,
             false_alarm=FALSE_ALARM,
-            score=score,
-            many=draws,
+            score=np.asarray,
+            many=lambda which, _: scores[which],
         )
 
     assert found(plan.event).kept
@@ -217,15 +222,17 @@ def test_secret_selection() -> None:
         found = made._noised(mixed, None, plan)
         return np.concatenate([found.vectors, found.labels * shape.weight], axis=1)
 
+    scores = [along(record)(draws(records, 2 * DRAWS)) for records in (gone, there)]
+
     def found(claim: Event) -> Any:
         return check_mechanism(
             lambda x: x,
-            (gone, there),
+            (0, 1),
             claim,
             draws=2 * DRAWS,
             false_alarm=FALSE_ALARM,
-            score=along(record),
-            many=draws,
+            score=np.asarray,
+            many=lambda which, _: scores[which],
         )
 
     assert found(plan.event).kept

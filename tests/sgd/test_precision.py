@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from stopping import child  # noqa: E402
 
 import sourdine  # noqa: E402
 from sourdine.sgd import agreement  # noqa: E402
@@ -33,9 +37,28 @@ NEWER = (
 )
 
 
-def apart() -> dict[str, str]:
+@pytest.fixture(scope="module")
+def ended() -> dict[str, int]:
+    """How each of `all_apart` ended, in a process that no other test has used."""
     own = [Path(__file__).parent, Path(sourdine.__file__).parents[1]]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, own))}
+    here = {"PYTHONPATH": os.pathsep.join(map(str, own))}
+    told = subprocess.run(
+        [sys.executable, "-c", "import test_precision as x; x.all_apart()"],
+        env={**os.environ, **here},
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    found: dict[str, int] = json.loads(told.stdout)
+    return found
+
+
+def all_apart() -> None:
+    """Each in a child of its own: torch does not forget what it was told by its newer names."""
+    import test_engine  # noqa: F401 (once for all children)
+
+    children = {name: child(partial(newer, name, value)) for name, value in NEWER}
+    children["older"] = child(older)
+    print(json.dumps({name: os.waitpid(number, 0)[1] for name, number in children.items()}))
 
 
 def place_of(name: str) -> Any:
@@ -50,7 +73,7 @@ def told() -> tuple[str, ...]:
     return tuple("ieee" if x == "none" else x for x in found)  # what nobody has told means the same
 
 
-def older(_: str) -> None:
+def older() -> None:
     """The older name of torch's for one place says nothing of the others, and must not after it."""
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.backends.mkldnn.conv.fp32_precision = "bf16"
@@ -60,11 +83,8 @@ def older(_: str) -> None:
     assert digest(settings(CPU)) == before
 
 
-def test_settings_by_the_older_name_are_left_as_they_are() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", "import test_precision as x; x.older('')"], env=apart(), check=False
-    )
-    assert done.returncode == 0
+def test_settings_by_the_older_name_are_left_as_they_are(ended: dict[str, int]) -> None:
+    assert ended["older"] == 0
 
 
 @pytest.mark.parametrize("asked", ["highest", "high", "medium"])
@@ -86,7 +106,6 @@ def test_what_torch_was_told_is_put_back(asked: str) -> None:
 
 
 def newer(name: str, value: str) -> None:
-    """In a process of its own: torch does not forget that it was told by its newer names."""
     place_of(name).fp32_precision = value
     before = told()
     with single_precision():
@@ -101,9 +120,10 @@ def newer(name: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), NEWER)
-def test_an_engine_runs_where_torch_was_told_by_its_newer_names(name: str, value: str) -> None:
-    code = f"import test_precision as x; x.newer({name!r}, {value!r})"
-    subprocess.run([sys.executable, "-c", code], check=True, env=apart())
+def test_an_engine_runs_where_torch_was_told_by_its_newer_names(
+    name: str, value: str, ended: dict[str, int]
+) -> None:
+    assert ended[name] == 0
 
 
 @pytest.mark.parametrize(

@@ -177,22 +177,22 @@ from sourdine.text.models import load_encoder
 from sourdine.text.strategies import strategy
 from sourdine.text.tasks import Classify
 
-encoder, tokenizer, pooling = load_encoder(sys.argv[1])
-model = Classify(("good", "bad")).model(encoder, pooling, 2.0)
-strategy(sys.argv[2]).prepare(model)
-optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=0.1)
-rows = tokenized(tokenizer, [["a great film", "dull"]], [0, 1], 16)
-calls = (losses, Collate(tokenizer.pad_token_id))
-print(agreement(model, optimizer, rows, settings=(), calls=calls).hex())
+for what in ("lora", "all"):
+    encoder, tokenizer, pooling = load_encoder(sys.argv[1])
+    model = Classify(("good", "bad")).model(encoder, pooling, 2.0)
+    strategy(what).prepare(model)
+    optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=0.1)
+    rows = tokenized(tokenizer, [["a great film", "dull"]], [0, 1], 16)
+    calls = (losses, Collate(tokenizer.pad_token_id))
+    print(what, agreement(model, optimizer, rows, settings=(), calls=calls).hex())
 """
 
 
-@pytest.mark.parametrize("what", ["lora", "all"])
-def test_another_process_agrees_whatever_its_hashes_are_seeded_with(what: str, tmp_path: Path) -> None:
+def test_another_process_agrees_whatever_its_hashes_are_seeded_with(tmp_path: Path) -> None:
     """Constants of transformers are filled from sets, whose order changes with every process."""
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", AGREEMENT, model, what],
+            [sys.executable, "-c", AGREEMENT, model],
             env={**os.environ, "PYTHONHASHSEED": seed},
             stdout=subprocess.PIPE,
             text=True,
@@ -200,5 +200,6 @@ def test_another_process_agrees_whatever_its_hashes_are_seeded_with(what: str, t
         for model in [encoder(tmp_path / "model")]
         for seed in ("1", "2")
     ]
-    first, second = (child.communicate(timeout=PATIENCE)[0].split()[-1] for child in started)
+    first, second = (child.communicate(timeout=PATIENCE)[0].splitlines()[-2:] for child in started)
+    assert [line.split()[0] for line in first] == ["lora", "all"]
     assert first == second

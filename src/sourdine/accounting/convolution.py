@@ -218,13 +218,17 @@ def _power(steps: Sequence[_Step], phis: list[ComplexArray], n: int) -> tuple[Ar
 def _chernoff(steps: Sequence[_Step], order: float, edge: float) -> float:
     """Bound on the probability that the sum passes the edge, upwards or (order < 0) downwards."""
     best = 1.0
+    held = []
+    for step in steps:  # what has no weight has no part in a moment
+        first, last = np.flatnonzero(step.weight)[[0, -1]]
+        held.append((step.weight[first : last + 1], step.losses[first : last + 1], step.count))
     for factor in 0.25 ** np.arange(14):
         exponent = -factor * order * edge
-        for step in steps:
-            power = factor * order * step.losses
-            peak = float(power[step.weight > 0].max())
-            moment = float((step.weight * np.exp(np.minimum(power - peak, 0.0))).sum())
-            exponent += step.count * (peak + float(np.log(moment)))
+        for weight, losses, count in held:
+            power = factor * order * losses
+            peak = max(float(power[0]), float(power[-1]))  # losses rise
+            moment = float((weight * np.exp(np.minimum(power - peak, 0.0))).sum())
+            exponent += count * (peak + float(np.log(moment)))
         best = min(best, float(np.exp(min(0.0, exponent))))
         if best < 1e-9:
             break

@@ -107,6 +107,19 @@ class Filter:
         self.order = _order(budget.epsilon, self.delta_renyi)
         self.limit = _limit(self.order, budget.epsilon, self.delta_renyi)
         self._costs: dict[Event, Cost] = {}
+        self._alone: dict[Event, float] = {}
+
+    def alone(self, event: Event) -> float:
+        """What an event costs by its own curve, as an epsilon at the budget's delta."""
+        if event not in self._alone:
+            self._alone[event] = self._epsilon_alone(event)
+        return self._alone[event]
+
+    def _epsilon_alone(self, event: Event) -> float:
+        try:
+            return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)
+        except NotAccountable:  # known by its Rényi cost only
+            return self.epsilon(self.cost(event))
 
     def cost(self, event: Event) -> Cost:
         """What an event counts for, by a rule that looks at nothing but the event and the budget."""

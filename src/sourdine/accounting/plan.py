@@ -152,7 +152,9 @@ class Sketch:
         for loss, p, count, _, _ in self._cells:
             exponent = tilt * loss
             weight = p * np.exp(exponent - exponent.max())
-            angles = np.outer(frequencies, loss)
+            heavy = weight > 1e-12 * weight.max()  # the others change nothing but the time it takes
+            weight = weight[heavy]
+            angles = np.outer(frequencies, loss[heavy])
             size = np.hypot(np.cos(angles) @ weight, np.sin(angles) @ weight) / weight.sum()
             log_size += count * np.log(np.maximum(size, 1e-300))
         power = np.exp(np.maximum(2 * log_size, -600.0))

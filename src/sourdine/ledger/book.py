@@ -32,14 +32,12 @@ from typing import Protocol
 import sqlalchemy as sa
 
 from sourdine import checks, notebook
-from sourdine.accounting import curve
 from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
 from sourdine.errors import (
     BudgetError,
     InputError,
     LedgerError,
-    NotAccountable,
     WeakPromise,
 )
 from sourdine.events import Event
@@ -248,10 +246,7 @@ class Ledger:
 
     def alone(self, event: Event) -> float:
         """What the event costs by itself, as an epsilon at the budget's delta."""
-        try:
-            return curve(event, self.budget.adjacency).epsilon_upper(self.budget.delta)
-        except NotAccountable:  # known by its Rényi cost only
-            return self._filter.epsilon(self._filter.cost(event))
+        return self._filter.alone(event)
 
     def price(self, event: Event) -> float:
         """What one release counts for beside others, as an epsilon at the budget's delta."""

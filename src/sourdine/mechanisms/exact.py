@@ -32,19 +32,26 @@ def gaussian(sigma: float, count: int, source: Source) -> list[int]:
     _check(sigma)
     if source.kind == "secure":
         return list(_opendp_gaussian(sigma)([0] * count))
-    return [_gaussian(Fraction(sigma) ** 2, source) for _ in range(count)]
+    variance = Fraction(sigma) ** 2
+    return [_gaussian(variance.numerator, variance.denominator, source) for _ in range(count)]
 
 
 def bernoulli_exp(exponent: Fraction, source: Source) -> bool:
     """True with probability e^-exponent, for any exponent >= 0 (Algorithm 1)."""
     if exponent < 0:
         raise InputError(f"e^{-exponent} is no probability.")
+    return _accepted(exponent.numerator, exponent.denominator, source)
+
+
+def _accepted(numerator: int, denominator: int, source: Source) -> bool:
+    """True with probability e^-(numerator / denominator)."""
     # A whole exponent needs so many heads in a row of coins with e^-1 each.
-    while exponent > 1:
+    while numerator > denominator:
         if not _bernoulli_exp(1, 1, source):
             return False
-        exponent -= 1
-    return _bernoulli_exp(exponent.numerator, exponent.denominator, source)
+        numerator -= denominator
+    common = math.gcd(numerator, denominator)  # smaller numbers take fewer random bits
+    return _bernoulli_exp(numerator // common, denominator // common, source)
 
 
 def _bernoulli_exp(numerator: int, denominator: int, source: Source) -> bool:
@@ -70,12 +77,14 @@ def _laplace(t: int, s: int, source: Source) -> int:
             return -size if negative else size
 
 
-def _gaussian(variance: Fraction, source: Source) -> int:
-    """Laplace noise of about the same width, accepted where the two laws agree (Algorithm 3)."""
-    t = math.isqrt(math.floor(variance)) + 1
+def _gaussian(n: int, d: int, source: Source) -> int:
+    """Variance n / d: Laplace noise of about that width, accepted where the laws agree (Algorithm 3)."""
+    t = math.isqrt(n // d) + 1
     while True:
         x = _laplace(t, 1, source)
-        if bernoulli_exp((abs(x) - variance / t) ** 2 / (2 * variance), source):
+        # (|x| - variance / t)^2 / (2 variance), in whole numbers: fractions take most of the time.
+        above, below = (abs(x) * t * d - n) ** 2, 2 * n * d * t * t
+        if _accepted(above, below, source):
             return x
 
 

@@ -148,19 +148,21 @@ class Register:
         """What was charged about these records, one line for each ledger, oldest first."""
         numbers = [number for number, _, _ in self.alike(records)]
         marks = ", ".join("?" * len(numbers))
-        found = self._db.execute(
-            "SELECT DISTINCT charge.* FROM charge JOIN about ON about.charge = charge.id"
-            f" WHERE about.records IN ({marks}) ORDER BY charge.id",
-            numbers,
-        ).fetchall()
-        return _by_ledger(found)
+        return self._by_ledger(f"id IN (SELECT charge FROM about WHERE records IN ({marks}))", numbers)
 
     def not_compared(self) -> list[Line]:
         """What was charged about records that nobody named."""
+        return self._by_ledger("id NOT IN (SELECT charge FROM about)")
+
+    def _by_ledger(self, which: str, values: Sequence[int] = ()) -> list[Line]:
+        """Added up by SQLite: every charge reads this, and a session may have thousands."""
         found = self._db.execute(
-            "SELECT * FROM charge WHERE id NOT IN (SELECT charge FROM about) ORDER BY id"
-        ).fetchall()
-        return _by_ledger(found)
+            # Beside min(), SQLite takes the other columns from the row that has the minimum.
+            f"SELECT *, min(id), count(*) AS releases FROM charge WHERE {which}"
+            " GROUP BY ledger ORDER BY min(id)",
+            values,
+        )
+        return [_line(row) for row in found]
 
     def alike(self, records: Records) -> list[tuple[int, Records, float]]:
         """The tables that count as these records, with the share of rows in common."""
@@ -245,19 +247,12 @@ def _stored(row: Sequence[object]) -> Records:
     return Records(str(name), str(fingerprint), hashes, int(str(rows)))
 
 
-def _by_ledger(rows: Sequence[sqlite3.Row]) -> list[Line]:
-    ledgers: dict[str, list[sqlite3.Row]] = {}
-    for row in rows:
-        ledgers.setdefault(row["ledger"], []).append(row)
-    return [_line(each) for each in ledgers.values()]
-
-
-def _line(charges: Sequence[sqlite3.Row]) -> Line:
-    first = charges[0]
-    single = len(charges) == 1 and bool(first["alone"])
-    epsilon = max(first["epsilon"], _LEAST) if single else first["budget"]
-    counted = Budget(epsilon, first["delta"], first["unit"], first["adjacency"])
-    return Line(first["ledger"], first["place"], first["label"], first["at"], len(charges), counted)
+def _line(row: sqlite3.Row) -> Line:
+    """Of a ledger's first charge, and the number of its charges."""
+    single = row["releases"] == 1 and bool(row["alone"])
+    epsilon = max(row["epsilon"], _LEAST) if single else row["budget"]
+    counted = Budget(epsilon, row["delta"], row["unit"], row["adjacency"])
+    return Line(row["ledger"], row["place"], row["label"], row["at"], row["releases"], counted)
 
 
 @contextlib.contextmanager
