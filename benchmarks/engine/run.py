@@ -41,7 +41,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 CLIP = 1.0
-NOISE = 1.0  # deviation over the clip
+NOISE = 10.0  # deviation over the clip; an epsilon above 100 is refused
 RATE = 1e-4
 CHECKED = 4  # examples
 

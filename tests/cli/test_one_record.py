@@ -20,6 +20,8 @@ from sourdine.query import Session
 
 ROWS = 60
 SECRET = "Zanzibar"
+pytestmark = pytest.mark.usefixtures("any_epsilon")
+
 FAULTS: dict[str, bytes] = {
     "too many fields": b"Zanzibar,yes,3,p30,more,fields",
     "too few fields": b"Zanzibar",

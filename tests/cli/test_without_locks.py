@@ -72,6 +72,8 @@ def test_a_survey_and_its_estimate(tmp_path: Path) -> None:
         [
             "encode",
             "notes.csv",
+            "--public",
+            "public.csv",
             "--text",
             "text",
             "--label",

@@ -166,7 +166,7 @@ def test_the_question_says_whether_cells_are_numbers(tmp_path: Path) -> None:
         path.write_text("a,b\n1, 2.50 \n1,-1e3\n1,true\n".replace("true", "1") + f"1,{last}\n")
         table = read(path)
         assert np.array_equal(table.number("b"), [2.5, -1000, 1, number], equal_nan=True)
-        assert table.text("b").to_pylist() == [" 2.50 ", "-1e3", "1", last]
+        assert table.text("b").to_pylist() == ["2.50", "-1e3", "1", last]
 
 
 def test_pandas_and_polars_are_not_needed(tmp_path: Path) -> None:

@@ -319,9 +319,11 @@ def training() -> None:
     """The engine leaves the noise to the optimizer, and weights come out as without; no step, no sums."""
     from test_engine import engine, run, small, weights
 
+    from sourdine import checks
     from sourdine.errors import InputError
     from sourdine.sgd import AdamW, kernels, optim
 
+    checks.LARGEST = 1e9  # this process has no fixtures
     plain, made, kept = optim.kernels, [], AdamW._at_once
     for at_once in (True, False):
         seen = []

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from stopping import child  # noqa: E402
 
-import sourdine  # noqa: E402
+import sourdine.checks  # noqa: E402
 from sourdine.sgd import agreement  # noqa: E402
 from sourdine.sgd.agreement import digest  # noqa: E402
 from sourdine.sgd.precision import (  # noqa: E402
@@ -56,6 +56,7 @@ def all_apart() -> None:
     """Each in a child of its own: torch does not forget what it was told by its newer names."""
     import test_engine  # noqa: F401 (once for all children)
 
+    sourdine.checks.LARGEST = 1e9  # this process has no fixtures
     children = {name: child(partial(newer, name, value)) for name, value in NEWER}
     children["older"] = child(older)
     print(json.dumps({name: os.waitpid(number, 0)[1] for name, number in children.items()}))

@@ -47,10 +47,15 @@ def data() -> dict[str, list[str]]:
 
 
 def trainer(data: Any, model: str, budget: Any = None, **settings: Any) -> sd.Trainer:
-    usual = {"text": "note", "label": "mood", "steps": 2, "lot_size": 1000, "trains": "head"}
+    """By default lots of everyone: as large as there are units to train on."""
+    usual = {"text": "note", "label": "mood", "steps": 2, "trains": "head"}
     usual |= {"labels": LABELS, "held_out": 0.3}
+    asked = {**usual, **settings}
     budget = budget or sd.Budget(3, 1e-6)
-    return sd.Trainer(data, budget, model=model, **{**usual, **settings})
+    if "lot_size" not in asked:
+        silent = {**asked, "output_dir": None, "resume": False}
+        asked["lot_size"] = sd.Trainer(data, budget, model=model, **silent).prepare().units
+    return sd.Trainer(data, budget, model=model, **asked)
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ def test_both_bounds_stand_in_the_certificate(model: str, tmp_path: Path, capsys
 
 
 def test_two_runs_share_no_canaries(model: str) -> None:
-    made = (
+    made = [
         sd.Trainer(
             records(300),
             sd.Budget(2, 1e-6),
@@ -94,10 +94,10 @@ def test_two_runs_share_no_canaries(model: str) -> None:
             steps=20,
             lot_size=100,
             audit=500,
-        )
+        ).fit()
         for _ in range(2)
-    )
-    first, second = (read(each.fit().folder)[0] for each in made)
+    ]
+    first, second = (read(run.folder)[0] for run in made)
     assert (first.coins != second.coins).any()
     assert abs(np.corrcoef(first.scores, second.scores)[0, 1]) < 0.3  # false alarm below 1e-10
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 import weakref
 from pathlib import Path
 
+from sourdine.checks import file_locks
 from sourdine.data.resting import LOCK, UNSAVED
 
 
@@ -32,12 +32,10 @@ class Unsaved:
 
 
 def _locked(path: Path) -> int:
-    """A handle that tells other processes that somebody still needs the folder (not on Windows)."""
+    """A handle that tells other processes that somebody still needs the folder."""
+    fcntl = file_locks()
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    if sys.platform != "win32":
-        import fcntl  # noqa: PLC0415 (not on Windows)
-
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    fcntl.flock(handle, fcntl.LOCK_EX)
     return handle
 
 
