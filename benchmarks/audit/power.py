@@ -57,7 +57,10 @@ def main() -> None:
         if asked.match in name:
             many = repeated(trial)
             margins = [margin(trial, many) for _ in range(asked.repetitions)]
-            print(f"| {name} | {trial.draws} | {np.median(margins):.1f} | {min(margins):.1f} |", flush=True)
+            print(
+                f"| {name} | {trial.draws} | {np.median(margins):.1f} | {min(margins):.1f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

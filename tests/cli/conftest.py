@@ -18,7 +18,9 @@ def read_once() -> Iterator[None]:
     features: Callable[..., Any] = frozen.features
 
     def once(model: Any, rows: Any, collate: Any, *, batch_size: int, tell: Any) -> Any:
-        weights = sum(float(weight.detach().double().abs().sum()) for weight in model.encoder.parameters())
+        weights = sum(
+            float(weight.detach().double().abs().sum()) for weight in model.encoder.parameters()
+        )
         texts = tuple(str(rows[place]) for place in range(len(rows)))
         key = (weights, batch_size, texts)
         if key not in known:

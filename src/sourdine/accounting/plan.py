@@ -153,8 +153,8 @@ class Sketch:
             exponent = tilt * loss
             weight = p * np.exp(exponent - exponent.max())
             heavy = weight > 1e-12 * weight.max()  # the others change nothing but the time it takes
-            loss, weight = loss[heavy], weight[heavy]
-            angles = np.outer(frequencies, loss)
+            weight = weight[heavy]
+            angles = np.outer(frequencies, loss[heavy])
             size = np.hypot(np.cos(angles) @ weight, np.sin(angles) @ weight) / weight.sum()
             log_size += count * np.log(np.maximum(size, 1e-300))
         power = np.exp(np.maximum(2 * log_size, -600.0))

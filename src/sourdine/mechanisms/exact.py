@@ -78,11 +78,11 @@ def _laplace(t: int, s: int, source: Source) -> int:
 
 
 def _gaussian(n: int, d: int, source: Source) -> int:
-    """Variance n / d: Laplace noise of about the same width, accepted where the laws agree (Algorithm 3)."""
+    """Variance n / d: Laplace noise of that width, accepted where the two laws agree (Algorithm 3)."""
     t = math.isqrt(n // d) + 1
     while True:
         x = _laplace(t, 1, source)
-        # (|x| - variance / t)^2 / (2 variance), in whole numbers: fractions would take most of the time.
+        # (|x| - variance / t)^2 / (2 variance), in whole numbers: fractions take most of the time.
         above, below = (abs(x) * t * d - n) ** 2, 2 * n * d * t * t
         if _accepted(above, below, source):
             return x
