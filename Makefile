@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -q -c constraints.txt
 
-.PHONY: demo test coverage lint format bench figures clean
+.PHONY: demo test test-newest resolve coverage lint format bench figures clean
 
 demo: $(VENV)/.installed
 	$(BIN)/sourdine demo
@@ -13,7 +13,17 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 -q
 
-# The same, half as slow again: what tests do not reach.
+# The command line's tests, on the newest typer, click and rich instead of the pinned ones.
+test-newest: $(VENV)/.installed-dev
+	rm -rf $(VENV)/newest
+	$(BIN)/python -m pip --disable-pip-version-check install -q --target $(VENV)/newest typer click rich
+	PYTHONPATH=$(VENV)/newest $(BIN)/python -m pytest -n 2 -q tests/cli tests/attacks/test_extract_verb.py
+
+# Does every extra resolve for each system and Python, from the public index alone? Installs only uv.
+resolve: $(VENV)/.installed-uv
+	$(BIN)/python benchmarks/install/resolve.py
+
+# The same as make test, half as slow again: what tests do not reach.
 coverage: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 -q --cov --cov-report=term:skip-covered --cov-fail-under=90
 
@@ -38,12 +48,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) torch==2.13.0
 	$(PIP) -e ".[text]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -e ".[dev]"
+	touch $@
+
+$(VENV)/.installed-uv: $(VENV)/bin/python
+	$(BIN)/python -m pip --disable-pip-version-check install -q uv packaging
 	touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-dev

@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "digits": set(),
     "errors": set(),
     "home": set(),
+    "modes": set(),
     "notebook": {"digits", "errors"},
     "checks": {"errors"},
     "rng": {"checks", "errors"},
@@ -55,6 +56,7 @@ MAY_IMPORT = {
         "events",
         "home",
         "ledger",
+        "modes",
     },
     "text": {
         *(
@@ -71,16 +73,16 @@ MAY_IMPORT = {
             "ledger",
             "mechanisms",
         ),
-        *("pate", "register", "report", "rng", "sgd", "__init__"),
+        *("modes", "pate", "register", "report", "rng", "sgd", "__init__"),
     },
     # Its noise is made where that of training is: there is one place for it.
     "encoding": {
         *("accounting", "budget", "certificate", "checks", "digits", "errors", "events", "ledger"),
-        *("mechanisms", "register", "report", "rng", "sgd"),
+        *("mechanisms", "modes", "register", "report", "rng", "sgd"),
     },
     "pate": {
         *("accounting", "budget", "certificate", "checks", "data", "digits", "errors", "events"),
-        *("ledger", "mechanisms", "register", "report", "rng"),
+        *("ledger", "mechanisms", "modes", "register", "report", "rng"),
     },
     "report": {"accounting", "budget", "certificate", "checks", "digits", "errors", "events"},
     "attacks": {"audit", "checks", "data", "errors", "rng"},
@@ -102,7 +104,7 @@ MAY_IMPORT = {
             "pate",
             "query",
         ),
-        *("register", "report", "rng", "text", "__init__"),
+        *("modes", "register", "report", "rng", "text", "__init__"),
     },
     "__init__": {
         "accounting",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import sys
 import time
@@ -72,6 +73,7 @@ def one(epsilon: str, number: int, asked: dict[str, Any]) -> Any:
         label="label",
         labels=["0", "1"],
         held_out=0.0,
+        minutes=math.inf,
         **asked["plain" if epsilon == "inf" else "private"],
         batch_size=asked["batch"],
         device=asked["device"],

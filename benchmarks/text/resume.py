@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -85,6 +86,7 @@ def train(asked: argparse.Namespace) -> None:
         label="label",
         labels=["0", "1"],
         held_out=0.0,
+        minutes=math.inf,
         steps=asked.steps,
         device=asked.device,
         output_dir=out,

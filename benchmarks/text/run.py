@@ -115,6 +115,8 @@ def one(job: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
         labels=sorted(set(train["label"])),
         test=test,
         test_is_public=True,
+        leave_out_copies=private,
+        minutes=None if method == "planner" else math.inf,
         device=asked["device"],
         steps=asked["steps"],
         batch_size=asked["batch"],

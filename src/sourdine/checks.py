@@ -1,15 +1,30 @@
-"""Checks of the numbers that users type, with one sentence each for what to do instead."""
+"""Checks of what users type and of the system, with one sentence each for what to do instead."""
 
 from __future__ import annotations
 
 import math
+from types import ModuleType
 
 from sourdine.errors import InputError
 
 ADJACENCIES = ("zero-out", "add-remove", "replace-one")
 UNITS = ("example", "user")
+LARGEST, USUAL = 100.0, 10.0
+"""The largest epsilon of a run or a ledger, and the largest that passes without a warning."""
 MOST = 10**15
 """Largest whole number that is taken: past it, doubles no longer count one by one."""
+
+
+def file_locks() -> ModuleType:
+    """Python's `fcntl`, for everything that may not happen twice at once; Windows does not have it."""
+    try:
+        import fcntl  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise InputError(
+            "this needs file locks (flock), which this system does not have; nothing was charged or "
+            "drawn. Accounting, verification and reports work; for the rest use Linux, macOS or WSL."
+        ) from None
+    return fcntl
 
 
 def positive(name: str, value: float) -> float:
@@ -79,14 +94,19 @@ def epsilon(value: float) -> float:
 
 
 def protecting(value: float) -> float:
-    """An epsilon of a release that promises something: at most 100 for a whole run."""
-    if epsilon(value) > 100:
+    """The epsilon of a run or a ledger, which is to promise something: at most LARGEST."""
+    if epsilon(value) > LARGEST:
         raise InputError(
-            f"epsilon {value:g} protects nobody: above 100 the promise is empty. Nothing was charged. "
-            "Take 1 to 8; for data that may be used without privacy say so: --not-private "
-            "(not_private=True)."
+            f"epsilon {value:g} protects nobody: above {LARGEST:g} the promise is empty. Nothing was "
+            "charged. Take 1 to 8. Data that may be used without privacy need no epsilon: sourdine "
+            "train --not-private, Trainer(not_private=True)."
         )
     return value
+
+
+def warning(value: float) -> str | None:
+    """What to say of an epsilon that is granted and protects little."""
+    return f"epsilon {value:g} protects little; 0.1 to 10 is usual." if value > USUAL else None
 
 
 def release_epsilon(value: float) -> float:

@@ -7,7 +7,11 @@ before it is needed.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sourdine.errors import EventFileError, NotAccountable
@@ -29,6 +33,23 @@ from sourdine.events import (
 
 if TYPE_CHECKING:
     from dp_accounting.dp_event import DpEvent
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """dp-accounting without its warnings: of overflow in far tails, which it then treats as lost, and
+    of Rényi orders that it leaves out. Its bounds hold all the same."""
+    import dp_accounting.rdp  # noqa: F401, PLC0415 (it makes the logger that is asked for below)
+
+    log = logging.getLogger("absl")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
 
 
 def from_dp_event(event: DpEvent) -> Event:

@@ -10,6 +10,8 @@ SourdineError
 └── CheckError            a verification failed, or an attack proved more than was claimed; exit code 4
 
 Every message says what happened, why, and what to do next.
+
+WeakPromise is the only warning.
 """
 
 from __future__ import annotations
@@ -53,3 +55,7 @@ class CheckError(SourdineError):
     """A check failed: a certificate does not verify, or an attack proved more than was claimed."""
 
     exit_code = 4
+
+
+class WeakPromise(UserWarning):
+    """An epsilon that is accounted for, and protects little."""

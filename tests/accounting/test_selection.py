@@ -41,6 +41,8 @@ from sourdine.events import (
 )
 from sourdine.ledger import Ledger
 
+pytestmark = pytest.mark.usefixtures("any_epsilon")
+
 LAWS = [(1.0, 0.1), (1.0, 0.9), (0.0, 0.02), (-0.5, 0.01), (3.0, 0.05), (0.3, 1e-4), (20.0, 0.5)]
 SGD = 100 * PoissonEvent(0.05, GaussianEvent(1.2)) + GaussianEvent(6.0)
 Masses = np.ndarray

@@ -25,6 +25,8 @@ from sourdine.events import (
 )
 from sourdine.ledger import Ledger
 
+pytestmark = pytest.mark.usefixtures("any_epsilon")
+
 PATE = PateEvent((2.0,), (0.1,), "zero-out")
 RHO = ForeignEvent('{"class": "ZCDpEvent", "fields": {"rho": 0.01, "xi": 0.0}}')
 GAUSS = GaussianEvent(10.0)

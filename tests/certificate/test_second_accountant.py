@@ -3,6 +3,7 @@
 import pytest
 
 from sourdine.accounting import curve
+from sourdine.certificate import second
 from sourdine.certificate.second import opinion
 from sourdine.errors import NotAccountable
 from sourdine.events import (
@@ -103,3 +104,15 @@ def test_no_opinion_is_said_to_be_none(event: Event, adjacency: str) -> None:
 
 def test_no_privacy_at_all() -> None:
     assert opinion(NonPrivateEvent(), "zero-out", 1e-6, 1.0).upper == float("inf")
+
+
+def test_no_warning_of_another_library(caplog: pytest.LogCaptureFixture) -> None:
+    """The Rényi accountant logs a warning for each order that it leaves out."""
+    event = PoissonEvent(0.5, 2 * GaussianEvent(1e5))
+    second._renyi(event, "zero-out", 1e-6)
+    assert caplog.text.count("Excluding this order") > 1
+    caplog.clear()
+    assert "Rényi" in opinion(event, "zero-out", 1e-6, 1.0).method
+    assert not caplog.text
+    second._renyi(event, "zero-out", 1e-6)
+    assert "Excluding this order" in caplog.text, "others may log again"

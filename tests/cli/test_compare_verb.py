@@ -92,6 +92,7 @@ def test_a_comparison_from_the_command_line(
     assert main(given) == 0  # all is there: nothing is made or charged again
     printed, _ = capsys.readouterr()
     assert printed.startswith("macro F1") and "no privacy" in printed and "frontier.png" in printed
+    assert "Matthews correlation: mean" in printed and "classes: yes, no" in printed
     assert main([*given, "--seeds", "2"]) == 2
     assert "another comparison: seeds differ" in capsys.readouterr().err
 

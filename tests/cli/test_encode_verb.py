@@ -187,15 +187,31 @@ def test_bad_settings(
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
 
 
-def test_copies_are_told_to_the_owner_and_change_nothing(
-    root: Path, tmp_path: Path, capsys: Any
+def test_copies_stop_a_script_and_are_left_out(
+    root: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An abort would prove to whoever gets a folder that nobody's text is among the public ones."""
-    mixed = tmp_path / "mixed.csv"
+    from sourdine.encoding import InstanceEncoder
+
+    seen: list[list[str]] = []
+    real = InstanceEncoder.encode_features
+    monkeypatch.setattr(
+        InstanceEncoder,
+        "encode_features",
+        lambda self, rows, labels: seen.append(list(labels)) or real(self, rows, labels),
+    )
+    mixed, out = tmp_path / "mixed.csv", tmp_path / "out"
     copied = (root / "private.csv").read_text().split("\n", 2)[1]
     mixed.write_text((root / "public.csv").read_text() + copied + "\n")
-    assert private(root, tmp_path / "out", "--public", str(mixed)) == 0
-    assert "private records have the same words as a public one" in capsys.readouterr().err
+    assert private(root, out, "--public", str(mixed)) == 2
+    said = capsys.readouterr().err
+    assert "1 of 60 private records have the same words as a public one" in said
+    assert "--leave-out-copies" in said and not out.exists() and not seen
+    assert private(root, out, "--public", str(mixed), "--leave-out-copies") == 0
+    assert [at for at, label in enumerate(seen[0]) if not label] == [0] and len(seen[0]) == 60
+    # A public label that were missing would show whose text it is.
+    shown = ("--label-privacy", "public", "--out", str(tmp_path / "shown"))
+    assert private(root, out, "--public", str(mixed), "--leave-out-copies", *shown) == 0
+    assert all(seen[1])
 
 
 def test_an_encoder_that_learnt_from_private_text_is_refused(

@@ -71,6 +71,22 @@ def test_the_folder_can_be_checked_and_used(run: Path, capsys: pytest.CaptureFix
     assert not (run / "plan.json").exists()
 
 
+def test_an_accuracy_never_stands_alone(
+    root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = json.loads((run / "metrics.json").read_text())
+    assert found["largest_class"]["name"] in ("yes", "no") and found["classes"] == ["yes", "no"]
+    assert isinstance(found["beats_largest_class"], bool) and "matthews" in found
+    capsys.readouterr()
+    out = tmp_path / "out"
+    assert main(arguments(root, out=str(out))) == 0
+    assert "There was no test, so nothing is known about the accuracy." in capsys.readouterr().out
+    assert "give public labelled texts with --test FILE" in (out / "report.html").read_text()
+    uses = json.loads((out / "certificate.json").read_text())["accesses"]
+    assert not any("an exact test" in use["what"] for use in uses)
+    assert main(["verify", str(out)]) == 0
+
+
 def test_the_certificate_holds_nothing_that_the_votes_tell(run: Path) -> None:
     document = json.loads((run / "certificate.json").read_text())
     training = document["training"]
@@ -215,10 +231,12 @@ def test_copies_teach_nothing(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert [at for at, own in enumerate(seen[0]) if own == -1] == [4, 9]
 
 
-def test_a_run_without_copies_says_that_this_is_told(run: Path) -> None:
+def test_a_run_without_copies_says_what_one_with_them_says(run: Path) -> None:
     document = json.loads((run / "certificate.json").read_text())
     compared = next(a for a in document["accesses"] if "comparison" in a["what"])
-    assert compared["cost"] == "NOT ACCOUNTED" and "tells that there are no copies" in compared["why"]
+    assert compared["cost"] == "none" and "nobody is told" in compared["why"]
+    checked = next(a for a in document["accesses"] if "checks at load" in a["what"])
+    assert checked["cost"] == "NOT ACCOUNTED" and "stand in public texts" in checked["why"]
 
 
 def test_private_records_are_read_alone(
@@ -304,7 +322,7 @@ def test_the_private_file_is_no_public_test(
 ) -> None:
     asked = arguments(root, test=str(root / "notes.csv"), out=str(tmp_path / "run"))
     assert main(asked) == 2
-    assert "--test holds private records" in capsys.readouterr().err
+    assert "--test names the table of private records itself" in capsys.readouterr().err
 
 
 def test_an_encoder_that_was_trained_on_somebodys_text_is_refused(root: Path, run: Path) -> None:

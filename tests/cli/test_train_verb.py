@@ -71,7 +71,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write(folder / "other.csv", [{"x": row["note"], "y": row["mood"]} for row in rows])
     (folder / "header.csv").write_text("note,mood\n")
-    (folder / "latin.csv").write_bytes("note,mood\ncaf\u00e9,good\n".encode("latin-1"))
     save_model(folder / "model")
     for missing in ("model.safetensors", "config.json"):
         shutil.copytree(folder / "model", folder / f"no-{missing}")
@@ -95,13 +94,10 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 BAD_DATA = [
     ("nope.csv", "nope.csv"),
     ("five.csv", "add records"),
-    ("one.csv", "only one class"),
     ("empty.csv", "empty in every row"),
     ("header.csv", "no rows"),
-    ("latin.csv", "encoding"),
     ("other.csv", "no column 'note'"),
     ("notes.csv --user nope", "no column 'nope'"),
-    ("nobody.csv --user who", "name nobody"),
     ("notes.csv --text mood", "different columns"),
     ("notes.csv --test other.csv", "no column 'note' in other.csv"),
     ("notes.csv --test nope.csv", "nope.csv"),
@@ -112,7 +108,7 @@ BAD_OPTIONS = [
     ("--epsilon -1", "above zero"),
     ("--epsilon nan", "above zero"),
     ("--epsilon inf", "finite"),
-    ("--epsilon many", "not a valid float"),
+    ("--epsilon many", "'--epsilon'"),
     ("--delta 0", "between 0 and 1"),
     ("--delta 2", "between 0 and 1"),
     ("--delta 0.01", "1/n"),
@@ -230,10 +226,39 @@ def test_a_run_is_one_object_and_its_folder_verifies(
     quick = ["--model", "model", "--labels", "good,bad", "--steps", "2", "--lot-size", "50"]
     found = _one_object(capsys, *USUAL, *quick, "--out", out)
     assert found["folder"] == out and found["private"] is True
+    assert found["classes"] == ["good", "bad"] and "--held-out 0.2" in found["how"]
     assert 2.9 < found["epsilon"] <= 3
     assert main(["verify", out]) == 0
+    assert capsys.readouterr().out.startswith("consistent; signed by your own key: ")
     code, _, err = said(capsys, "notes.csv", *USUAL, *quick, "--out", out)
     assert code == 2 and "finished run" in err
+
+
+def test_an_accuracy_never_stands_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    quick = ["--model", "model", "--labels", "good,bad", "--steps", "2", "--lot-size", "50"]
+    useless = [*quick, "--held-out", "0.3", "--learning-rate", "1e-9", "--out", str(tmp_path / "out")]
+    code, out, err = said(capsys, "notes.csv", *USUAL, *useless)
+    assert code == 0 and "No units are held out" not in err
+    names = ["accuracy", "share of the largest class", "Matthews correlation", "macro F1"]
+    lines = out.splitlines()
+    assert [line.split(" 0.")[0].split(" -0.")[0] for line in lines[1:5]] == names, out
+    assert all("with 95% confidence)" in line for line in lines[1:5])
+    assert "no better than always answering the most frequent class" in lines[5]
+    assert "of about 90 of 300 records held out, charged" in lines[6]
+    assert lines[7] == "classes: good, bad"
+    key = out.split("others add --key ")[1].split(";")[0]
+    assert main(["verify", str(tmp_path / "out"), "--key", key]) == 0
+    assert capsys.readouterr().out.startswith("verified: epsilon")
+
+
+def test_small_data_are_told_before_the_charge_that_nothing_is_tested(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    quick = ["--model", "model", "--labels", "good,bad", "--steps", "2", "--lot-size", "50"]
+    code, out, err = said(capsys, "notes.csv", *USUAL, *quick, "--out", str(tmp_path / "out"))
+    for spoken in (out, err):
+        assert code == 0 and "a test on a share of 300 would be too small to say much" in spoken
+        assert "--test FILE" in spoken and "--held-out 0.2" in spoken
 
 
 def test_runs_without_privacy_carry_no_certificate(

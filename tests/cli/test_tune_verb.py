@@ -19,7 +19,7 @@ SMALL = [
     "--steps",
     "2",
     "--lot-size",
-    "9999",
+    "96",
     "--max-length",
     "16",
     "--trials",
@@ -57,6 +57,7 @@ def test_the_best_is_released_and_verifies(data: str, tmp_path: Path, capfd: Any
 
 def test_the_plan_costs_nothing(data: str, tmp_path: Path, capsys: Any) -> None:
     asked = ["tune", data, *ASKED, *SMALL, "--epsilon", "2", "--user", "author", "--plan"]
+    asked += ["--lot-size", "48"]
     assert main([*asked, "--trials", "10", "--grid", "learning_rate=0.5,2 clip=0.5,1"]) == 0
     printed = capsys.readouterr().out
     assert "one of 4 settings" in printed and "10 on average" in printed and "at most 41" in printed

@@ -48,13 +48,43 @@ def test_a_good_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     first, *rest = out.splitlines()
     stated = json.loads((run / "certificate.json").read_text(encoding="utf-8"))["guarantee"]["epsilon"]
-    assert (
-        first.startswith("verified: epsilon <= ")
-        and " at delta = 1e-06 per example (zero-out)" in first
-    )
+    assert first.startswith("consistent; signed by your own key: epsilon <= ")
+    assert " at delta = 1e-06 per example (zero-out)" in first
     assert stated <= float(first.split("<= ")[1].split()[0]) < stated * (1 + 1e-5)
-    assert len(rest) == 22 and all(line.startswith("  ✓ ") for line in rest)
-    assert "your own key" in out and not err
+    assert len(rest) == 22 and not err
+    # No attack was run, and data that nobody gave have no fingerprint: neither is a tick.
+    dashed = {line.split()[1] for line in rest if line.startswith("  – ") and "not checked: " in line}
+    assert dashed == {"delta", "audit", "fingerprint"}
+    assert sum(line.startswith("  ✓ ") for line in rest) == 22 - len(dashed)
+
+
+def test_without_a_pinned_key_a_stranger_is_unknown(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anybody can make a folder that is consistent: it is called so, and never verified."""
+    signer = public_key()
+    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "a stranger"))
+    assert main(["verify", str(run)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("consistent; signer UNKNOWN: epsilon <= ") and not err
+    assert "  – signer " in out and "verified" not in out
+    assert main(["verify", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["verified"] is False and found["consistent"] is True
+    assert found["signer"] == signer and found["signer_known_as"] == "UNKNOWN"
+    assert "signer" in found["not_checked"] and not found["failed"]
+    assert main(["verify", str(run), "--key", signer]) == 0
+    assert capsys.readouterr().out.startswith("verified: epsilon <= ")
+
+
+def test_a_key_of_yours_that_cannot_be_read_fails_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOURDINE_HOME", str(tmp_path / "home"))
+    public_key()
+    (tmp_path / "home" / "signing.key").write_bytes(b"too short")
+    assert main(["verify", str(run)]) == 0
+    assert capsys.readouterr().out.startswith("consistent; signer UNKNOWN: ")
 
 
 def test_a_pinned_key(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,14 +108,17 @@ def test_a_changed_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_for_machines(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(run), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["verified"] is True and found["failed"] == []
+    assert found["verified"] is False and found["consistent"] is True and found["failed"] == []
+    assert found["signer_known_as"] == "your own key"
     assert found["signer"] == public_key() and 0 < found["epsilon_lower"] <= found["epsilon"] <= 3
     assert (found["delta"], found["unit"], found["adjacency"]) == (1e-6, "example", "zero-out")
     assert len(found["checks"]) == 22
     (run / "certificate.json").write_text("{", encoding="utf-8")
     assert main(["verify", str(run), "--json"]) == 4
     found = json.loads(capsys.readouterr().out)
-    assert found["verified"] is False and found["epsilon"] is None and "certificate" in found["failed"]
+    assert found["verified"] is False and found["consistent"] is False
+    assert found["epsilon"] is None and "certificate" in found["failed"]
+    assert found["signer_known_as"] == "UNKNOWN"
 
 
 def test_no_certificate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

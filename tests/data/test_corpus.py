@@ -104,28 +104,48 @@ def test_numbers_never_become_one() -> None:
 def test_what_is_refused() -> None:
     few = {name: cells[:19] for name, cells in rows().items()}
     assert "holds 19 records" in refusal(few)
-    assert "only one class" in refusal(rows(label=[SECRET] * N))
-    assert "only one class" in refusal(rows(label=[SECRET, ""] * 12))
     assert "no label at all" in refusal(rows(label=[""] * N))
     assert "column 'note' of a dict of columns is empty in every row" in refusal(rows(note=[" \n"] * N))
     assert "column 'reply'" in refusal(rows(reply=[None] * N), text=["note", "reply"])
-    assert "looks like an id or free text" in refusal(rows(), label="reply")
-    assert "13 different values in 24 rows" in refusal(
-        rows(label=[SECRET * min(at, 12) + "." for at in range(N)])
-    )
-    many = rows(**{name: cells * 90 for name, cells in rows().items()})
-    many["label"] = [str(at % 1001) for at in range(N * 90)]
-    assert "1,001 different values" in refusal(many)
-    assert "rows that name nobody" in refusal(rows(author=[SECRET, " "] * 12), user="author")
+    assert "names nobody" in refusal(rows(author=[" ", ""] * 12), user="author")
     assert "no column 'nte' in a dict of columns; did you mean 'note'" in refusal(rows(), text="nte")
     assert "tells who is who" in refusal(rows(author=[0.5] * N), user="author")
 
 
-def test_the_bounds_are_met_exactly() -> None:
+MANY = {name: cells * 90 for name, cells in rows().items()}
+TOLD = {
+    "only one class": rows(label=[SECRET] * N),
+    "holds only one class": rows(label=[SECRET, ""] * 12),
+    "13 different values in 24 rows": rows(label=[SECRET * min(at, 12) + "." for at in range(N)]),
+    "1,001 different values": MANY | {"label": [str(at % 1001) for at in range(N * 90)]},
+}
+
+
+@pytest.mark.parametrize(("said", "given"), TOLD.items(), ids=TOLD)
+def test_what_one_record_may_decide_is_told_and_decides_nothing(
+    said: str, given: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(read_corpus(given, text="note", label="label")) == len(given["note"])
+    heard = capsys.readouterr().err
+    assert said in heard and heard.startswith("sourdine (for you only, not for release): ")
+    assert SECRET not in heard
+
+
+def test_a_record_that_names_nobody_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = read_corpus(
+        rows(author=["a", " "] + ["b"] * (N - 2)), text="note", label="label", user="author"
+    )
+    assert (corpus.texts[0][1], (corpus.labels or [])[1]) == ("", "")
+    assert all(corpus.texts[0][:1] + corpus.texts[0][2:])
+    assert "1 record without a person" in capsys.readouterr().err
+
+
+def test_the_bounds_are_met_exactly(capsys: pytest.CaptureFixture[str]) -> None:
     twenty = {name: cells[:20] for name, cells in rows().items()}
     assert len(read_corpus(twenty, text="note", label="label")) == 20
     half = rows(label=[str(min(at, 11)) for at in range(N)])
     assert len(set(read_corpus(half, text="note", label="label").labels or [])) == 12
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_pandas_types() -> None:
         "sparse": [0, 1],
     }
     frame["whole"] = pd.Series([1, None], dtype="Int64", index=frame.index)
-    assert "column 'whole' of a pandas frame has missing" in refusal(frame)
+    assert np.array_equal(read(frame).number("whole"), [1, np.nan], equal_nan=True)
 
 
 def test_pandas_names() -> None:
@@ -127,7 +127,7 @@ def test_polars_types() -> None:
         "nothing": ["", ""],
         "when": ["2024-01-02T00:00:00", ""],
     }
-    assert "missing" in refusal(pl.DataFrame({"age": [1, None]}))
+    assert np.isnan(read(pl.DataFrame({"age": [1, None]})).number("age")).tolist() == [False, True]
     assert "neither" in refusal(pl.DataFrame({"x": pl.Series([object()], dtype=pl.Object)}))
     assert "collect()" in refusal(pl.LazyFrame(PLAIN))
 

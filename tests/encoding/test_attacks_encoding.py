@@ -37,6 +37,8 @@ from sourdine.encoding.vectors import Shape, joined
 from sourdine.events import Event
 from sourdine.rng import seeded
 
+pytestmark = pytest.mark.usefixtures("any_epsilon")
+
 FALSE_ALARM, DRAWS, CLASSES = 1e-6, 100_000, ("no", "yes")
 WIDE = 5
 

@@ -39,6 +39,8 @@ from sourdine.events import GaussianEvent
 from sourdine.ledger import Ledger
 from sourdine.rng import secure, seeded
 
+pytestmark = pytest.mark.usefixtures("any_epsilon")
+
 CLASSES = ("no", "yes")
 REPLACE = Budget(8, 1e-5, adjacency="replace-one")
 

@@ -16,6 +16,8 @@ from sourdine.query import Answer, Session
 from sourdine.query.answers import ratio_interval
 from sourdine.rng import seeded
 
+pytestmark = pytest.mark.usefixtures("any_epsilon")
+
 REPETITIONS, FALSE_ALARM = 2_000, 1e-6
 N = 300
 AGE = [20 + (row * row) % 50 for row in range(N)]

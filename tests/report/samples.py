@@ -9,8 +9,11 @@ from sourdine.events import ApproximateEvent, Event, GaussianEvent, PoissonEvent
 
 METRICS = {
     "accuracy": {"value": 0.853, "low": 0.831, "high": 0.874, "confidence": 0.95},
+    "largest_class": {"value": 0.512, "low": 0.47, "high": 0.55, "confidence": 0.95, "name": "no"},
+    "beats_largest_class": True,
     "macro_f1": {"value": 0.851, "low": 0.828, "high": 0.873, "confidence": 0.95},
     "matthews": {"value": 0.706, "low": 0.661, "high": 0.749, "confidence": 0.95},
+    "classes": ["yes", "no"],
     "records": 700,
     "how": "Gaussian noise on the confusion matrix of 700 held-out records, charged",
     "reference": None,

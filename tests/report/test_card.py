@@ -27,7 +27,6 @@ def test_the_head_is_what_the_hub_reads() -> None:
     found = head(card(samples.quick(), samples.METRICS))
     assert found == {
         "library_name": "sourdine",
-        "pipeline_tag": "text-classification",
         "license": "unknown",
         "tags": ["differential-privacy", "text-classification", "sourdine"],
         "base_model": "sentence-transformers/all-MiniLM-L6-v2",
@@ -107,7 +106,7 @@ def test_metrics_and_their_reference() -> None:
     assert "95 % confidence" in plain
     assert "No metrics were released." in section(card(samples.quick(), None), "Evaluation")
     rows = [line.count("|") for line in found.splitlines() if line.startswith("|")]
-    assert len(rows) == 5 and set(rows) == {6}
+    assert len(rows) == 6 and set(rows) == {6}
 
 
 def test_the_code_is_code() -> None:

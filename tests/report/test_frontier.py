@@ -47,6 +47,14 @@ def test_labels_stand_apart_in_order_and_inside(wanted: list[float]) -> None:
     assert placed[0] >= -1e-9 and placed[-1] <= 1 + 1e-9
 
 
+def test_what_always_one_answer_reaches_is_a_dashed_line() -> None:
+    found = replace(sample(), always=0.612)
+    assert "always answering the most frequent class, 0.612" in texts(found)
+    with style.house():
+        low, _ = frontier(found).axes[0].get_ylim()
+    assert low < 0.612 and "always answering" not in texts(sample())
+
+
 def test_labels_with_room_stay_where_they_belong() -> None:
     assert spread([0.1, 0.5, 0.9], 0.055) == pytest.approx([0.1, 0.5, 0.9])
 

@@ -20,6 +20,7 @@ from sourdine.cli import main
 from sourdine.errors import InputError
 from sourdine.events import GaussianEvent, ShuffledEvent
 from sourdine.report import plots, words
+from sourdine.report.card import card
 from sourdine.report.fields import parts
 from sourdine.report.findings import LEVELS, find, level
 from sourdine.report.page import page
@@ -81,7 +82,7 @@ def test_everything_is_said(full: tuple[str, Reader]) -> None:
         "duplicates shown to the owner",
         "Brown et al. 2022",
         "No attack has been run",
-        "sourdine verify DIR --key " + "5e" * 32,
+        "sourdine verify DIR --key KEY",
         "special_tokens_map.json",
         "Without privacy, accuracy is 0.881: 0.028 higher.",
         "95 % confidence",
@@ -282,16 +283,58 @@ def test_attacks_stand_beside_the_claim() -> None:
     assert "Checked from below" not in Reader(page(samples.quick(), None)).text
 
 
+def test_a_useless_model_is_called_so() -> None:
+    words_ = "no better than always answering the most frequent class (no): the interval"
+    shown = Reader(page(samples.quick(), samples.METRICS)).text
+    assert (
+        words_ not in shown and "share of the largest class" in shown and "Classes: yes, no." in shown
+    )
+    useless = samples.METRICS | {"beats_largest_class": False}
+    assert words_ in Reader(page(samples.quick(), useless)).text
+    assert words_ in card(samples.quick(), useless) and words_ not in card(
+        samples.quick(), samples.METRICS
+    )
+    reference = samples.REFERENCE | {"largest_class": 0.511}
+    shown = Reader(page(samples.quick(), samples.METRICS | {"reference": reference})).text
+    assert "Without privacy, share" not in shown  # says nothing of a model
+
+
+def test_how_many_were_held_out_is_said_once() -> None:
+    """It used to say "Records held out: UNKNOWN" beside "about 900 of 4,500 records"."""
+    how = "Gaussian noise on the confusion matrix of about 900 of 4,500 records held out, charged"
+    shown = Reader(page(samples.quick(), samples.METRICS | {"records": "UNKNOWN", "how": how})).text
+    use = shown.split("How useful it is")[1].split("What is not covered")[0]
+    assert "about 900 of 4,500" in use and "UNKNOWN" not in use and "Records held out" not in use
+
+
 def test_no_metrics_and_no_reference() -> None:
     assert "No metrics were released" in page(samples.quick(), None)
+    untested = {"how": "no units are held out. So nothing is known.", "classes": ["yes", "no"]}
+    shown = Reader(page(samples.quick(), untested)).text
+    assert "No units are held out. So nothing is known." in shown and "Classes: yes, no." in shown
     without = page(samples.quick(), samples.METRICS)
     assert "No reference without privacy was run" in without and "Diamond" not in without
 
 
 def test_a_draft_says_where_the_signature_is() -> None:
+    """The report is written before the seal: its folder has files, and gets a signature."""
     given = samples.quick() | {"signature": "UNKNOWN"}
     given["released"]["files"] = {}
-    assert "signature and hashes stand in certificate.json" in page(given, None)
+    shown = {row.name: row.value for part in parts(given) for row in part.rows}
+    later = "in certificate.json, as this page was written before the folder was sealed"
+    assert shown["signature"] == later and shown["files"] == f"{later}, each with its hash"
+    assert (
+        later in page(given, None)
+        and "none" not in Reader(page(given, None)).text.split("files")[1][:9]
+    )
+
+
+def test_a_key_out_of_the_folder_is_no_pin() -> None:
+    """Whoever made the whole folder made its key too: the page must not offer that as the one to pin."""
+    how = (
+        Reader(page(samples.quick(), None)).text.split("How to check it")[1].split("field by field")[0]
+    )
+    assert "--key KEY" in how and "by another way than this folder" in how and "5e5e" not in how
 
 
 def test_what_cannot_be_recomputed_says_so() -> None:

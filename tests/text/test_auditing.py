@@ -129,7 +129,7 @@ def test_a_broken_run_is_found_out(
     broken(monkeypatch)
     with pytest.raises(CheckError, match="no certificate"):
         trained(model, out, sd.Budget(2, 1e-6), audit=1000)
-    assert not (out / "certificate.json").exists() and not (out / "model.safetensors").exists()
+    assert not (out / "certificate.json").exists() and not (out / "encoder.safetensors").exists()
     assert main(["audit", str(out)]) == 4
     said = capsys.readouterr()
     assert "CLAIM BROKEN" in said.out and "more than it claims" in said.err

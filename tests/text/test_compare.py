@@ -21,7 +21,7 @@ from sourdine.events import Event, GaussianEvent, ParallelEvent, compose
 from sourdine.ledger import Ledger
 from sourdine.rng import seeded
 from sourdine.text import compare as room
-from sourdine.text import contrast, inputs, output, runs
+from sourdine.text import contrast, inputs, output, results, runs
 from sourdine.text.comparison import METHODS, Comparison, OneRun, comparison
 from sourdine.text.contrast import Rows
 from sourdine.text.desk import Desk
@@ -107,12 +107,55 @@ def test_results_and_what_they_say(whole: Comparison, folder: Path) -> None:
         (method, epsilon) for epsilon in (4.0, "inf") for method in ("head", "output", "input")
     ]
     for result in found["results"]:
-        for metric in ("accuracy", "macro_f1"):
+        for metric in ("accuracy", "macro_f1", "matthews", "largest_class"):
             spread = result[metric]
             assert len(spread["values"]) == 1 and spread["low"] <= spread["mean"] <= spread["high"]
     page = (folder / "comparison.md").read_text()
     assert "costs epsilon <= " in page and "NOT PRIVATE" in page
     assert (folder / "frontier.png").stat().st_size > 10_000 and (folder / "frontier.svg").exists()
+
+
+def test_every_accuracy_stands_beside_what_always_one_answer_reaches(folder: Path) -> None:
+    found = json.loads((folder / "comparison.json").read_text())
+    table = results.rows(found, "accuracy")
+    assert [line[0] for line in table] == ["method", "head", "output", "input", results.ALWAYS]
+    shares = [x["largest_class"]["values"][0] for x in found["results"] if x["epsilon"] == "inf"]
+    assert len(set(shares)) == 1 and f"{shares[0]:.3f}" in table[-1][2]
+    page = (folder / "comparison.md").read_text()
+    assert f"| {results.ALWAYS} |" in page and "## Matthews correlation" in page
+    assert "classes: yes, no" in page
+    # Labels alternate, and some twenty records are held out: a trained head may well be useless here.
+    for result in found["results"]:
+        runs = [json.loads(path.read_text()) for path in (folder / "runs").glob("*.json")]
+        [own] = [
+            x for x in runs if (x["method"], x["epsilon"]) == (result["method"], result["epsilon"])
+        ]
+        useless = not own["metrics"]["beats_largest_class"]
+        assert result["no_better"] == int(useless)
+        named = "without privacy" if result["epsilon"] == "inf" else "at epsilon 4"
+        said = f"{result['method']} {named} is no better than always answering the most frequent class"
+        assert any(sentence.startswith(said) for sentence in found["says"]) == useless
+
+
+def test_how_many_units_are_held_out_exactly_is_told_to_nobody(folder: Path) -> None:
+    """Where the others lie may be known: the exact size of a part then tells where the last unit lies."""
+    plan = json.loads((folder / "plan.json").read_text())
+    assert plan["records"] == {"train": 80, "test": 20}  # a hash decides: these are what is expected
+    for path in (folder / "runs").iterdir():
+        run = json.loads(path.read_text())
+        if run["epsilon"] != "inf":
+            assert run["metrics"]["records"] == "about 20 of 100 records"
+            assert "of about 20 of 100 records held out" in run["metrics"]["how"]
+
+
+def test_a_comparison_begun_by_an_older_version_ends_without_the_share(folder: Path) -> None:
+    plan = json.loads((folder / "plan.json").read_text())
+    runs = [json.loads(path.read_text()) for path in (folder / "runs").glob("*.json")]
+    for run in runs:
+        del run["metrics"]["largest_class"], run["metrics"]["beats_largest_class"]
+    found = results.sum_up(plan, runs)
+    assert results.ALWAYS not in [line[0] for line in results.rows(found, "accuracy")]
+    assert not any("no better" in sentence for sentence in found["says"])
 
 
 def test_runs_without_privacy_are_marked_and_the_others_are_noisy(folder: Path) -> None:
@@ -249,7 +292,7 @@ def test_kept_runs_hold_their_certificate(tmp_path: Path) -> None:
     settings = asked(methods=["head"])
     compare(settings, tmp_path / "out", keep=True)
     kept = tmp_path / "out" / "runs" / "head-2-1"
-    assert (kept / "certificate.json").exists() and (kept / "model.safetensors").exists()
+    assert (kept / "certificate.json").exists() and (kept / "encoder.safetensors").exists()
     (tmp_path / "out" / "runs" / "head-2-1.json").unlink()  # killed just before it was written
     compare(settings, tmp_path / "out", keep=True)
     result = json.loads((tmp_path / "out" / "runs" / "head-2-1.json").read_text())
@@ -291,18 +334,17 @@ def test_a_place_learns_without_noise_and_with_little(name: str) -> None:
         place.fit_exactly(rows, 3, 1200),
         place.fit(rows, 3, 1200, 1, Budget(20.0, 1e-6), seeded(2)),
     ):
-        found = contrast.metrics(weights, rows, goal, None, 1, seeded(1))
+        found = contrast.metrics(weights, rows, goal, None, 1, seeded(1), "some records")
         assert found["accuracy"]["value"] > 0.95 and "NOT PRIVATE" in found["how"]
 
 
 def test_metrics_of_a_place_are_noisy() -> None:
     rows = Rows(torch.eye(2)[[0, 1] * 50], [0, 1] * 50, None)
     weights = output.Weights(torch.eye(2), torch.zeros(2))
-    values = {
-        contrast.metrics(weights, rows, Classify(("a", "b")), 5.0, 1, seeded(at))["accuracy"]["value"]
-        for at in range(5)
-    }
-    assert len(values) > 1
+    goal, amount = Classify(("a", "b")), "about 90 of 500 records"
+    found = [contrast.metrics(weights, rows, goal, 5.0, 1, seeded(at), amount) for at in range(5)]
+    assert len({each["accuracy"]["value"] for each in found}) > 1
+    assert found[0]["records"] == amount and f"of {amount} held out, charged" in found[0]["how"]
 
 
 # Several processes

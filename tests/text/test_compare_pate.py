@@ -78,7 +78,11 @@ def test_private_records_in_the_public_texts_teach_nothing_and_nobody_is_told(
     )
     out = tmp_path / "out"
     every = [f"{text}!".upper() for text in table()["note"]]
-    compare(asked(methods=["pate"], epsilons=[4.0], public={"note": every}), out)
+    about = asked(methods=["pate"], epsilons=[4.0], public={"note": every})
+    with pytest.raises(InputError, match=r"120 of 120 private records.*--leave-out-copies"):
+        compare(about, out)
+    assert not seen
+    compare(about, out, leave_out_copies=True)
     assert set(seen[0]) == {-1}
     plan = json.loads((out / "plan.json").read_text())
     assert sum(plan["records"].values()) == 120

@@ -116,7 +116,7 @@ def check(out: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", ["ledger.sqlite", "checkpoint.pt", "model.safetensors", "report.html"]
+    "moment", ["ledger.sqlite", "checkpoint.pt", "encoder.safetensors", "report.html"]
 )
 def test_a_killed_run_goes_on_to_the_same_promise(runs: Runs, moment: str) -> None:
     child = runs.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def test_one_example_moves_its_own_loss_only(name: str, what: str, models: dict[
         after = losses(model, batch(tokenizer, texts, classes))
         rest = [i for i in range(4) if i != place]
         assert torch.allclose(after[rest], before[rest], rtol=1e-5, atol=1e-6)
-        assert abs(after[place] - before[place]) > 1e-3
+        assert abs(after[place] - before[place]) > 1e-5
 
 
 def test_a_head_on_features_is_per_example() -> None:
@@ -150,11 +151,79 @@ def test_a_saved_model_says_the_same(what: str, models: dict[str, str], tmp_path
     assert torch.allclose(again.scores(TEXTS), kept.scores(TEXTS), atol=1e-5)
     assert again.predict(TEXTS) == kept.predict(TEXTS)
     assert again.probabilities(TEXTS).sum(1).tolist() == pytest.approx([1] * 4)
-    from transformers import AutoModel
-
-    AutoModel.from_pretrained(tmp_path)
     with pytest.raises(InputError, match="a list of texts"):
         again.predict("great film")
+
+
+@pytest.mark.parametrize("which", ["encoder", "causal", BYTES])
+def test_transformers_refuses_what_it_would_load_wrongly(
+    which: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    """Its pipeline used to answer with a head of random weights, without an error."""
+    import transformers
+
+    found, tokenizer, pooling = load_encoder(models.get(which, which))
+    TextModel(GOAL.model(found, pooling, 2.0), tokenizer, GOAL, 32).save(tmp_path)
+    kinds = ["AutoModel", "AutoModelForSequenceClassification", "AutoModelForMaskedLM"]
+    for kind in (*kinds, "AutoModelForCausalLM", "AutoConfig"):
+        with pytest.raises(ValueError, match=r"load this folder with sourdine\.load"):
+            getattr(transformers, kind).from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"load this folder with sourdine\.load"):
+        transformers.pipeline("text-classification", str(tmp_path))
+    # A class that is named outright takes any config, but finds no weights.
+    for kind in ("BertForSequenceClassification", "BertModel", "GPT2ForSequenceClassification"):
+        with pytest.raises(OSError, match="no file named"):
+            getattr(transformers, kind).from_pretrained(tmp_path)
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert again(TEXTS)["input_ids"] == tokenizer(TEXTS)["input_ids"]
+
+
+@pytest.mark.parametrize("what", ["head", "prompt"])
+def test_a_folder_of_the_first_version_still_loads(
+    what: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    from sourdine import load
+
+    model, tokenizer = made("encoder", models, what)
+    kept = TextModel(model, tokenizer, GOAL, 32)
+    kept.save(tmp_path)
+    (tmp_path / "encoder.json").replace(tmp_path / "config.json")
+    (tmp_path / "encoder.safetensors").replace(tmp_path / "model.safetensors")
+    described = json.loads((tmp_path / "sourdine.json").read_text(encoding="utf-8"))
+    assert described["version"] == 2
+    (tmp_path / "sourdine.json").write_text(json.dumps({**described, "version": 1}), encoding="utf-8")
+    assert torch.allclose(load(tmp_path).scores(TEXTS), kept.scores(TEXTS), atol=1e-5)
+    (tmp_path / "sourdine.json").write_text(json.dumps({**described, "version": 3}), encoding="utf-8")
+    with pytest.raises(InputError, match="update sourdine"):
+        load(tmp_path)
+
+
+def test_a_run_is_a_base_for_another_one(models: dict[str, str], tmp_path: Path) -> None:
+    model, tokenizer = made("encoder", models, "all")
+    with torch.no_grad():
+        for weights in model.encoder.parameters():
+            weights.add_(0.01)
+    TextModel(model, tokenizer, GOAL, 32).save(tmp_path)
+    again, _, _ = load_encoder(str(tmp_path))
+    for name, weights in model.encoder.state_dict().items():
+        assert torch.equal(again.state_dict()[name], weights), name
+    (tmp_path / "encoder.safetensors").unlink()
+    with pytest.raises(InputError, match="cannot be loaded"):
+        load_encoder(str(tmp_path))
+
+
+def test_an_attack_refuses_a_run_folder_in_place_of_a_model_of_transformers(
+    models: dict[str, str], tmp_path: Path
+) -> None:
+    from sourdine.attacks.adapters import features, from_folder
+    from sourdine.attacks.target import Record
+
+    model, tokenizer = made("encoder", models, "head")
+    TextModel(model, tokenizer, GOAL, 32).save(tmp_path)
+    with pytest.raises(InputError, match="is a run folder of sourdine"):
+        from_folder(tmp_path)
+    with pytest.raises(InputError, match="is a run folder of sourdine"):
+        features(tmp_path, [Record(("great",))])
 
 
 def test_a_model_of_bytes_needs_no_vocabulary(tmp_path: Path) -> None:

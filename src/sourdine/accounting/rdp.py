@@ -272,8 +272,6 @@ def _pate(event: PateEvent, adjacency: str, orders: Sequence[float]) -> list[flo
 
 
 def _dp_accounting(event: Event, adjacency: str, orders: Sequence[float]) -> list[float]:
-    import logging  # noqa: PLC0415
-
     from dp_accounting import NeighboringRelation  # noqa: PLC0415 (takes a second to import)
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
 
@@ -284,10 +282,10 @@ def _dp_accounting(event: Event, adjacency: str, orders: Sequence[float]) -> lis
             "the Rényi accountant does not serve replace-one for sampled events; use method pld, or "
             "adjacency zero-out or add-remove."
         )
-    logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of orders that it then leaves out
     accountant = RdpAccountant(list(orders), NeighboringRelation.ADD_OR_REMOVE_ONE)
     inner = dp_events.to_dp_event(event)
     if not accountant.supports(inner):
         raise NotAccountable(f"dp-accounting's Rényi accountant does not know {inner}.")
-    accountant.compose(inner)
+    with dp_events.quiet():
+        accountant.compose(inner)
     return [float(value) for value in accountant._rdp]

@@ -172,6 +172,12 @@ def _batches(
 
 def _folder(path: str | Path) -> Path:
     folder = Path(path).expanduser()
+    if (folder / "sourdine.json").is_file():
+        raise InputError(
+            f"{str(path)!r} is a run folder of sourdine, which transformers cannot load. As a target, "
+            "wrap the model of sourdine.load in a Function (the command line does that). As an "
+            "encoder, name the one that the run started from."
+        )
     if not (folder / "config.json").is_file():
         raise InputError(
             f"{str(path)!r} is no folder with a model of transformers: it has no config.json. Nothing "

@@ -89,18 +89,23 @@ def checked(
 ) -> tuple[Floats, Floats]:
     """Encodings and public vectors as arrays, if an attack can be made on them at all."""
     encodings, public = matrix("encodings", encodings), matrix("public", public)
-    sources = checks.whole("sources", sources, least=2)
-    if checks.whole("mixed", mixed) > sources:
-        raise InputError(f"{mixed} vectors cannot be mixed out of {sources}; mixed is at most sources.")
     rows, width = encodings.shape
+    check_sizes(rows, width, len(public), sources=sources, mixed=mixed, masks=masks)
     if public.shape[1] != width:
         raise InputError(
             f"encodings have {width} coordinates, public vectors {public.shape[1]}; take both from the "
             "same encoder."
         )
-    if len(public) < FEWEST:
+    return encodings, public
+
+
+def check_sizes(rows: int, width: int, public: int, *, sources: int, mixed: int, masks: int) -> None:
+    """Whether an attack can be made on so many encodings of this width; no vector is looked at."""
+    if checks.whole("mixed", mixed) > checks.whole("sources", sources, least=2):
+        raise InputError(f"{mixed} vectors cannot be mixed out of {sources}; mixed is at most sources.")
+    if public < FEWEST:
         raise InputError(
-            f"there are {len(public)} public vectors, too few for a mean and a covariance; encode "
+            f"there are {public} public vectors, too few for a mean and a covariance; encode "
             f"{FEWEST} or more other texts."
         )
     if sources > width + 1:
@@ -113,7 +118,6 @@ def checked(
             f"{rows} encodings are too few for {sources} sources and {masks} masks: it takes more than "
             "one for each source and two for each mask. Collect more encodings."
         )
-    return encodings, public
 
 
 def matrix(name: str, values: Floats) -> Floats:

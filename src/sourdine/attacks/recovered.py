@@ -84,13 +84,7 @@ def recovered(
     mean = matrix("public", public).mean(axis=0)
     rows = [("found", found), ("truth", truth), ("distractors", distractors)]
     found, truth, distractors = (_directions(name, values, mean) for name, values in rows)
-    if len(distractors) < FEWEST:
-        raise InputError(
-            f"there are {len(distractors)} distractors: to be picked out of so few would mean little. "
-            f"Encode {FEWEST} or more other texts of the same kind."
-        )
-    if paired and len(found) != len(truth):
-        raise InputError(f"{len(found)} vectors cannot be paired with {len(truth)} private ones.")
+    check_counts(len(found), len(truth), len(distractors), paired=paired)
     close, others = found @ truth.T, found @ distractors.T
     cosines = np.full(len(truth), -1.0)
     if paired:
@@ -106,6 +100,17 @@ def recovered(
         identified=float(named.mean()),
         chance=1 / (1 + len(distractors)),
     )
+
+
+def check_counts(found: int, truth: int, distractors: int, *, paired: bool) -> None:
+    """Whether so many vectors can be told apart at all; no vector is looked at."""
+    if distractors < FEWEST:
+        raise InputError(
+            f"there are {distractors} distractors: to be picked out of so few would mean little. "
+            f"Encode {FEWEST} or more other texts of the same kind."
+        )
+    if paired and found != truth:
+        raise InputError(f"{found} vectors cannot be paired with {truth} private ones.")
 
 
 def _directions(name: str, values: Floats, mean: Floats) -> Floats:

@@ -7,7 +7,8 @@ the document contradicts anything else.
 What it can not show: that the training ran as stated. Whether lots were drawn, gradients clipped and
 noise added as the events say, whether every access to the data is listed, whether the fingerprint is
 of these data: all this is the signer's word. Pin a key that you trust; without one, anybody may have
-made the whole folder, consistently.
+made the whole folder, consistently. So a folder is "verified" only against a pinned key, and otherwise
+"consistent". What the folder alone cannot show is not checked, and does not count as passed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from sourdine.certificate import claims, keys, papers
 from sourdine.certificate.document import Certificate
-from sourdine.certificate.evidence import Evidence, collected
+from sourdine.certificate.evidence import Evidence, NotChecked, collected
 from sourdine.certificate.sealing import CERTIFICATE
 from sourdine.errors import InputError, SourdineError
 
@@ -50,28 +51,51 @@ CHECKS: tuple[tuple[str, Callable[[Evidence], str]], ...] = (
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at, and what was found."""
+    """One thing that was looked at, and what was found; passed is None for what was not checked."""
 
     name: str
-    passed: bool
+    passed: bool | None
     sentence: str
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All checks of one folder; certificate is None where it cannot be read."""
+    """All checks of one folder; certificate is None where it cannot be read.
+
+    pinned: whether the signer's key was given, so that the signer check compared it.
+    """
 
     checks: tuple[Check, ...]
     certificate: Certificate | None
+    pinned: bool
 
     @property
     def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
+        """Whether nothing failed: the folder is consistent, whoever made it."""
+        return not self.failed
+
+    @property
+    def verified(self) -> bool:
+        """Whether nothing failed and the signer is the one whose key was pinned."""
+        return self.passed and self.pinned
 
     @property
     def failed(self) -> tuple[str, ...]:
         """The names of the checks that failed."""
-        return tuple(check.name for check in self.checks if not check.passed)
+        return tuple(check.name for check in self.checks if check.passed is False)
+
+    @property
+    def not_checked(self) -> tuple[str, ...]:
+        """The names of the checks that the folder alone does not allow."""
+        return tuple(check.name for check in self.checks if check.passed is None)
+
+    @property
+    def signer(self) -> str:
+        """Who signed, as far as that is known: "pinned", "your own key" or "UNKNOWN"."""
+        known = any(check.name == "signer" and check.passed for check in self.checks)
+        if not known:
+            return "UNKNOWN"
+        return "pinned" if self.pinned else "your own key"
 
 
 def verify(folder: str | Path, *, key: str | None = None) -> Verdict:
@@ -89,12 +113,14 @@ def verify(folder: str | Path, *, key: str | None = None) -> Verdict:
         )
     with collected(folder, None if key is None else keys.pinned(key)) as evidence:
         checks = tuple(_run(name, look, evidence) for name, look in CHECKS)
-        return Verdict(checks, evidence.certificate)
+        return Verdict(checks, evidence.certificate, pinned=key is not None)
 
 
 def _run(name: str, look: Callable[[Evidence], str], evidence: Evidence) -> Check:
     try:
         return Check(name, True, look(evidence))
+    except NotChecked as reason:
+        return Check(name, None, f"not checked: {reason}")
     except SourdineError as error:
         return Check(name, False, str(error))
     except (

@@ -1,6 +1,7 @@
 """Checks of what is claimed, against the ledger and two accountants.
 
-Each returns a sentence, or raises one.
+Each returns a sentence, or raises one: a CheckError for what is wrong, NotChecked for what a folder
+alone cannot show.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sourdine.accounting import curve as privacy_curve
 from sourdine.audit.scored import FILE as CANARIES
 from sourdine.audit.scored import Audited, audits, read
 from sourdine.certificate.draft import own_version
-from sourdine.certificate.evidence import Evidence
+from sourdine.certificate.evidence import Evidence, NotChecked
 from sourdine.certificate.facts import (
     SECURE,
     check_costs,
@@ -97,7 +98,7 @@ def second_accountant(found: Evidence) -> str:
     try:
         other = opinion(found.event, stated["adjacency"], small, high)
     except NotAccountable as error:
-        return f"no second opinion: {error}"
+        raise NotChecked(f"there is no second opinion. {error}") from None
     if high < other.lower:
         raise CheckError(
             f"epsilon is claimed to be {high:.6g}, but {other.method} show that it is at least "
@@ -108,7 +109,7 @@ def second_accountant(found: Evidence) -> str:
         raise CheckError(
             f"epsilon is claimed to be at least {low:.6g}, but {other.method} prove {other.upper:.6g}."
         )
-    return f"{other.method} say {other.lower:.6f} to {other.upper:.6f}: the intervals meet."
+    return f"{other.method}: {other.lower:.6f} to {other.upper:.6f}, which meets our interval."
 
 
 def curve(found: Evidence) -> str:
@@ -157,7 +158,7 @@ def sampling(found: Evidence) -> str:
     """Lots were drawn by the scheme that was accounted for."""
     stated = found.document["sampling"]
     check_sampling(stated["assumed"], stated["executed"], found.releases)
-    return f"{stated['executed']}, as the events assume."
+    return f"stated as the events assume: {stated['executed']}."
 
 
 def randomness(found: Evidence) -> str:
@@ -169,7 +170,7 @@ def randomness(found: Evidence) -> str:
         )
     if drawn := seeded(found.history):
         raise CheckError(f"the ledger says that {drawn[0]!r} was drawn from a seeded source.")
-    return "secure, also according to the ledger."
+    return "stated as secure, and the ledger says so too."
 
 
 def delta(found: Evidence) -> str:
@@ -178,8 +179,8 @@ def delta(found: Evidence) -> str:
     name = "users" if stated["unit"] == "user" and data["users"] != UNKNOWN else "records"
     if data[name] == UNKNOWN:
         checks.delta(stated["delta"])
-        return (
-            f"{stated['delta']:g}; the number of {name} is UNKNOWN, so it cannot be compared with 1/n."
+        raise NotChecked(
+            f"the number of {name} is UNKNOWN, so {stated['delta']:g} cannot be compared with 1/n."
         )
     checks.delta(stated["delta"], data[name])
     return f"{stated['delta']:g} is below one in {data[name]} {name}."
@@ -194,7 +195,7 @@ def audit(found: Evidence) -> str:
     if len(known) != len(lines) or not all(map(Audited.agrees, lines, known)):
         raise CheckError(f"what the certificate says of its canaries does not follow from {CANARIES}.")
     if stated == UNKNOWN:
-        return "UNKNOWN: no attack was run."
+        raise NotChecked("no attack was run.")
     for finding in stated:
         promise = found.document["guarantee"]
         most = promise["epsilon"]

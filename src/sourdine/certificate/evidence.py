@@ -20,6 +20,10 @@ from sourdine.events import Event
 from sourdine.ledger import Entry, Ledger
 
 
+class NotChecked(Exception):
+    """Why something could not be checked from the folder alone; that fails nothing."""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """A folder, its listing, the key that the user pinned, and a copy of its ledger in `copied`.

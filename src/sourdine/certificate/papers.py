@@ -1,4 +1,8 @@
-"""Checks of the folder and of the document as a document. Each returns a sentence, or raises one."""
+"""Checks of the folder and of the document as a document.
+
+Each returns a sentence, or raises one: a CheckError for what is wrong, NotChecked for what a folder
+alone cannot show.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 from sourdine.certificate import keys
 from sourdine.certificate.document import check_document, parsed
-from sourdine.certificate.evidence import Evidence
+from sourdine.certificate.evidence import Evidence, NotChecked
 from sourdine.certificate.sealing import METRICS, digest, signed_bytes
 from sourdine.certificate.shape import UNKNOWN, VERSION, digits
-from sourdine.errors import CheckError
+from sourdine.errors import CheckError, InputError
 
 _SKEW = timedelta(minutes=10)  # clocks of two machines
 
@@ -43,9 +47,20 @@ def signer(found: Evidence) -> str:
         if public != found.key:
             raise CheckError(f"signed by {public}, not by the key that you trust, {found.key}.")
         return f"signed by the key that you trust, {public}."
-    if public == keys.own_public_key():
+    if public == _own_key():
         return f"signed by your own key, {public}."
-    return f"unknown signer, {public}: anybody may have made this folder; pin a key that you trust."
+    raise NotChecked(
+        f"unknown signer, {public}: anybody may have made this folder. Get the key from the signer, by "
+        "another way than this folder, and pin it with --key."
+    )
+
+
+def _own_key() -> str | None:
+    """Your own key, if you have one that can be read: whose folder it is does not depend on that."""
+    try:
+        return keys.own_public_key()
+    except InputError:
+        return None
 
 
 def files(found: Evidence) -> str:
@@ -95,10 +110,10 @@ def fingerprint(found: Evidence) -> str:
     """The fingerprint of the data has the form of one."""
     stated = found.document["data"]["fingerprint"]
     if stated == UNKNOWN:
-        return "UNKNOWN: nobody can tell later which data these were."
+        raise NotChecked("it is UNKNOWN, so nobody can tell later which data these were.")
     if not digits(stated, 64):
         raise CheckError("the fingerprint of the data is not 64 hex digits: it is none.")
-    return "64 hex digits; only the owner of its key can compare it with data."
+    raise NotChecked("only the owner of the fingerprint's key can compare it with data.")
 
 
 def not_covered(found: Evidence) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from sourdine.certificate import keys
 from sourdine.certificate.document import Certificate
 from sourdine.errors import InputError
+from sourdine.modes import for_release
 
 CERTIFICATE, LEDGER, METRICS = "certificate.json", "ledger.sqlite", "metrics.json"
 REQUIRED = (LEDGER, METRICS, "README.md", "report.html")
@@ -81,8 +82,9 @@ def seal(folder: str | Path, certificate: Certificate, *, besides: Collection[st
     """Complete a certificate with the hashes of all files in the folder, sign it and write it there.
 
     Links, working files and a folder without its required files are refused: nothing is written. The
-    certificate appears whole or not at all; one that was there before is replaced. besides: files that
-    the caller removes right afterwards, so that a run can go on if it is killed before.
+    certificate appears whole or not at all; one that was there before is replaced. Whatever is sealed
+    can be read by everybody (modes.py). besides: files that the caller removes right afterwards, so
+    that a run can go on if it is killed before.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -101,7 +103,9 @@ def seal(folder: str | Path, certificate: Certificate, *, besides: Collection[st
         document["released"]["files"] = {name: digest(folder / name) for name in found.files}
         document["signature"] = {"algorithm": "Ed25519", "public_key": keys.public_key()}
         document["signature"]["value"] = keys.sign(signed_bytes(document))
-        return _write(folder / CERTIFICATE, Certificate.of(document).to_json())
+        written = _write(folder / CERTIFICATE, Certificate.of(document).to_json())
+        for_release(folder, besides)
+        return written
     except OSError as error:
         raise InputError(
             f"the folder {folder} cannot be sealed: {error.strerror}; mend that and seal it again."

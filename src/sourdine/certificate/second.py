@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from sourdine.accounting.dominating import distance
 from sourdine.accounting.parallel import alternatives
-from sourdine.dp_events import to_dp_event
+from sourdine.dp_events import quiet, to_dp_event
 from sourdine.errors import NotAccountable
 from sourdine.events import (
     ApproximateEvent,
@@ -75,8 +74,7 @@ def opinion(event: Event, adjacency: str, delta: float, claimed: float) -> Opini
 
 
 def _opinion(event: Event, adjacency: str, delta: float, claimed: float) -> Opinion:
-    with warnings.catch_warnings():  # overflow in far tails, which it then treats as lost
-        warnings.simplefilter("ignore")
+    with quiet():
         try:
             width = _width(event, adjacency, claimed)
             upper = _composed(event, adjacency, width, above=True)

@@ -11,8 +11,8 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
-import click
 import typer
 
 from sourdine.cli import (
@@ -20,6 +20,7 @@ from sourdine.cli import (
     attack,
     audit,
     calibrate,
+    clean,
     compare,
     decode,
     demo,
@@ -36,7 +37,7 @@ from sourdine.cli import (
     tune,
     verify,
 )
-from sourdine.errors import SourdineError
+from sourdine.errors import SourdineError, WeakPromise
 
 app = typer.Typer(
     name="sourdine",
@@ -49,6 +50,7 @@ app = typer.Typer(
 app.command("account")(account.account)
 app.command("audit")(audit.audit)
 app.command("calibrate")(calibrate.calibrate)
+app.command("clean")(clean.clean)
 app.command("compare", cls=compare.SeveralValues)(compare.compare)
 app.command("encode")(encode.encode)
 app.command("fetch")(fetch.fetch)
@@ -81,6 +83,10 @@ def _root(
         print(context.get_help())
 
 
+# typer's words for wrong usage. Up to 0.25 they are click's, later typer's own copy of click; their
+# common base has no public name, but it is an ancestor of BadParameter in both.
+_WrongUsage: Any = next(kind for kind in typer.BadParameter.mro() if kind.__name__ == "ClickException")
+
 _KEPT = "What was charged before stays charged; sourdine ledger show tells."
 _STOPPED = f"stopped. {_KEPT}"
 
@@ -88,16 +94,19 @@ _STOPPED = f"stopped. {_KEPT}"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; every error that a user can cause becomes one sentence and a code."""
     try:
-        code = app(args=list(sys.argv[1:] if arguments is None else arguments), standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", WeakPromise)  # a verb says so in its own words, once
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            code = app(args=given, standalone_mode=False)
         sys.stdout.flush()
     except SourdineError as error:
         return _fail(str(error), error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        return 2
-    except click.exceptions.ClickException as error:
-        return _fail(f"{_sentence(error)} See sourdine --help.", 2)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except _WrongUsage as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            return 2
+        return _fail(f"{_sentence(error.format_message())} See sourdine --help.", 2)
+    except (typer.Abort, KeyboardInterrupt):
         return _fail(_STOPPED, 130)
     except BrokenPipeError:
         return 0  # the reader has seen enough
@@ -106,9 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _fail(_STOPPED, 130) if code == 130 else int(code or 0)
 
 
-def _sentence(error: click.exceptions.ClickException) -> str:
-    """click's complaint, with one stop and without the suggestion that two versions of it both add."""
-    message = error.format_message().split(" (Did you mean")[0]
+def _sentence(complaint: str) -> str:
+    """typer's complaint, with one stop and with a suggestion said once: some versions add it twice."""
+    message = complaint.split(" (Did you mean", maxsplit=1)[0]
     parts = message.split(" Did you mean ")
     text = " Did you mean ".join(dict.fromkeys(parts))
     return text if text.endswith(("?", ".")) else f"{text}."

@@ -24,6 +24,7 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.errors import InputError
+from sourdine.modes import private_folder, write_privately
 
 if TYPE_CHECKING:
     from sourdine.attacks.membership import Membership
@@ -90,6 +91,7 @@ def membership(
     from sourdine.attacks.membership import attack_membership  # noqa: PLC0415 (scipy: only now)
 
     count = checks.whole("shadows", shadows, least=0)
+    _check_shadows(count, base)
     _made(out)
     model = _target(target, labels, max_length, device)
     sides = [_records(name, text, label, None, encoding, model) for name in (members, others)]
@@ -145,7 +147,7 @@ def _made(out: Path | None) -> None:
     if out is None:
         return
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        private_folder(out)  # exact figures about private records
     except OSError as error:
         raise InputError(f"{out} cannot be made a folder: {error.strerror}; name another.") from None
 
@@ -218,6 +220,15 @@ def _records(
     return [Record(*row) for row in rows]
 
 
+def _check_shadows(count: int, base: str | None) -> None:
+    """Before a model is loaded."""
+    if bool(count) != (base is not None):
+        raise InputError(
+            "shadows on the command line are heads on a frozen encoder: give both --shadows 16 and "
+            "--base. Others are trained in Python (sourdine.attacks.train_shadows)."
+        )
+
+
 def _shadows(
     model: Any, pool: list[Record], count: int, base: str | None, device: str | None
 ) -> Shadows | None:
@@ -227,17 +238,12 @@ def _shadows(
     from sourdine.attacks.shadows import from_vectors, halves, train_heads  # noqa: PLC0415
     from sourdine.attacks.target import Classifies  # noqa: PLC0415
 
-    if not count and base is None:
+    if base is None:
         return None
     if not isinstance(model, Classifies):
         raise InputError(
             "shadows on the command line are for classifiers, but the target is a language model; "
             "train them in Python (sourdine.attacks.train_shadows)."
-        )
-    if not count or base is None:
-        raise InputError(
-            "shadows on the command line are heads on a frozen encoder: give both --shadows 16 and "
-            "--base. Others are trained in Python (sourdine.attacks.train_shadows)."
         )
     inside = halves(len(pool), count, 0)
     at = places(model, pool)
@@ -248,7 +254,7 @@ def _shadows(
 def _show(found: Membership, out: Path | None, json: bool) -> None:
     if out is not None:
         written = json_module.dumps(found.to_json(), indent=2, ensure_ascii=False)
-        (out / "result.json").write_text(written + "\n", encoding="utf-8")
+        write_privately(out / "result.json", written + "\n")
         pictures(found, out)
     if json:
         print_json(found.to_json())

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 import typer.core
 
@@ -25,13 +24,14 @@ from sourdine.cli.options import (
     Json,
     Label,
     Labels,
+    LeaveOutCopies,
     Model,
     OtherLabels,
     RowsPerUser,
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
@@ -49,7 +49,7 @@ _METRICS = {"accuracy": "accuracy", "macro-f1": "macro_f1"}
 class SeveralValues(typer.core.TyperCommand):
     """A command whose --epsilon takes all the numbers behind it: --epsilon 1 2 5 inf."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         found: list[str] = []
         for argument in args:
             follows = len(found) > 1 and found[-2] == "--epsilon" and _is_number(argument)
@@ -97,6 +97,7 @@ def compare(
     public: Annotated[
         str | None, typer.Option("--public", help="Public texts without labels, for pate.")
     ] = None,
+    leave_out_copies: LeaveOutCopies = False,
     teachers: Annotated[float, typer.Option("--teachers", help="How many, for pate.")] = 250,
     encoding: Encoding = "utf-8",
     device: Device = None,
@@ -117,7 +118,8 @@ def compare(
     measured = _METRICS[checks.one_of("metric", metric, tuple(_METRICS))]
     folder = out or Path(f"{Path(data).name.split('.')[0]}-comparison")
     _say(_warnings(budgets))
-    import_text()
+    import_training()
+    model = model or owner.chosen_encoder()
 
     from sourdine.data.owner import examine  # noqa: PLC0415
     from sourdine.text import compare as room  # noqa: PLC0415 (torch: only now)
@@ -145,15 +147,14 @@ def compare(
         ledger=ledger,
         budget_of_all=budget_of_all,
     )
-    _say(examine(asked.corpus).sentences())
+    for sentence in examine(asked.corpus).sentences():
+        owner.tell_privately(sentence)
     if methods is None:
         _say([f"comparing {', '.join(asked.methods)}; name others with --methods."])
     if plan:
         _say_plan(asked, room.price(asked).epsilon, json)
         return
-    limit = None if at_most is None else checks.epsilon(at_most)
-    if limit is None and owner.on_terminal() and not (folder / "plan.json").exists():
-        limit = _agreed(asked, room.price(asked).epsilon or 0.0)
+    limit = None if at_most is None else checks.protecting(at_most)
     with _progress(not json) as tell:
         found = room.compare(
             asked,
@@ -162,7 +163,9 @@ def compare(
             keep=keep,
             metric=measured,
             at_most=limit,
+            agree=_agree if owner.on_terminal() else None,
             other_labels=other_labels,
+            leave_out_copies=leave_out_copies,
             ask=owner.who_answers(),
             tell=tell,
             announce=lambda plan: _say(sentences(plan)),
@@ -183,15 +186,12 @@ def _delta(given: float | None, ledger: str | None) -> float:
     return held
 
 
-def _agreed(asked: Comparison, total: float) -> float | None:
-    """The total, if it is above every budget that was asked for and the owner agrees to it."""
-    if total <= asked.largest:
-        return None
-    question = (
+def _agree(asked: Comparison, total: float) -> bool:
+    """Whether the owner agrees to a total above every budget that was asked for."""
+    return owner.confirmed(
         f"these {len(asked.runs)} runs cost epsilon {above(total)} in all, and the largest --epsilon "
         f"is {asked.largest:g}. Charge it?"
     )
-    return total if owner.confirmed(question) else None
 
 
 def _say_plan(asked: Comparison, epsilon: float | None, json: bool) -> None:
@@ -217,7 +217,7 @@ def _budgets(given: list[str]) -> list[float]:
             number = float(word)
         except ValueError:
             raise InputError(f"--epsilon {word!r} is no number; give 1 2 5, or inf for none.") from None
-        found.append(number if number == math.inf else checks.epsilon(number))
+        found.append(number if number == math.inf else checks.protecting(number))
     if not found:
         raise InputError("give --epsilon with the budgets to compare: --epsilon 1 2 5 inf.")
     return found
@@ -246,7 +246,7 @@ def _say(said: list[str]) -> None:
 
 @contextlib.contextmanager
 def _progress(wanted: bool) -> Iterator[Callable[[int, int, str], object]]:
-    """A line on a terminal, nothing anywhere else."""
+    """A line on a terminal, nothing anywhere else; it starts after all questions."""
     if not (wanted and sys.stderr.isatty()):
         yield lambda done, total, doing: None
         return
@@ -254,21 +254,30 @@ def _progress(wanted: bool) -> Iterator[Callable[[int, int, str], object]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
 
     columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        line = bar.add_task("", total=None)
-        yield lambda done, total, doing: bar.update(
-            line, completed=done, total=total, description=doing
-        )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    line = bar.add_task("", total=None)
+
+    def tell(done: int, total: int, doing: str) -> None:
+        bar.start()
+        bar.update(line, completed=done, total=total, description=doing)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
 
 
 def _print(found: dict[str, Any], metric: str, folder: Path) -> None:
-    from sourdine.text.results import METRICS, rows  # noqa: PLC0415
+    from sourdine.text.results import SHOWN, rows  # noqa: PLC0415
 
-    table = rows(found, metric)
-    widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
-    print(f"{METRICS[metric]}: mean, lowest and highest of {found['settings']['seeds']} runs")
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    for name in (metric, "matthews"):
+        table = rows(found, name)
+        widths = [max(len(line[at]) for line in table) for at in range(len(table[0]))]
+        print(f"{SHOWN[name]}: mean, lowest and highest of {found['settings']['seeds']} runs")
+        for line in table:
+            cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            print("  ".join(cells).rstrip())
+    print(f"classes: {', '.join(found['labels'])}")
     for sentence in found["says"]:
         print(sentence)
     print(f"The frontier: {folder / 'frontier.png'}")

@@ -20,6 +20,7 @@ from sourdine.cli.options import (
     whole,
 )
 from sourdine.errors import InputError
+from sourdine.modes import write_privately
 
 _SHOWN = 5
 
@@ -66,6 +67,8 @@ def encoding(
 
     if out is not None and out.exists():
         raise InputError(f"{out} is there already; name a new file with --out.")
+    if out is not None and not out.absolute().parent.is_dir():
+        raise InputError(f"there is no folder {out.parent} for {out.name}; make it first.")
     found = Encodings.load(file)
     names = {"candidates": candidates, "public": public}
     names |= {} if truth is None else {"truth": truth}
@@ -73,13 +76,15 @@ def encoding(
         name: read_corpus(path, text=text, label=None, encoding=encoding, labelled=False)
         for name, path in names.items()
     }
-    read = Frozen(model, device)
-    seen = {name: found.seen(read(corpus.texts)) for name, corpus in texts.items()}
     how = {
         "mixed": whole("mixed", mixed) or int(found.about.get("mixed", 1)),
         "masks": whole("masks", masks) or int(found.about.get("masks", 1)),
-        "sources": whole("sources", sources) or _sources(found, seen.get("truth")),
+        "sources": whole("sources", sources) or _sources(found, texts.get("truth")),
     }
+    _check(found, how, {name: len(corpus) for name, corpus in texts.items()})
+    read = Frozen(model, device)
+    _check_width(found, read.encoder.config.hidden_size)
+    seen = {name: found.seen(read(corpus.texts)) for name, corpus in texts.items()}
     guess = _recovered(found, how, seen["public"], similarity)
     result: dict[str, Any] = {"encodings": len(found), **how, "scheme": str(found.about.get("mode"))}
     if "truth" in seen:
@@ -89,11 +94,35 @@ def encoding(
         guess, seen, [row[0] for row in zip(*texts["candidates"].texts, strict=True)]
     )
     if out is not None:
-        out.write_text(json_module.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_privately(out, json_module.dumps(result, indent=2) + "\n")
     if json:
         print_json(result)
     else:
         _say(result)
+
+
+def _check(found: Any, how: dict[str, int], sizes: dict[str, int]) -> None:
+    """Refuses at once what could only be refused after minutes of reading texts."""
+    from sourdine.attacks.mixtures import check_sizes  # noqa: PLC0415
+    from sourdine.attacks.recovered import check_counts  # noqa: PLC0415
+
+    alone = how["mixed"] == 1 and how["masks"] == 1
+    if not alone:
+        rows, width = found.vectors.shape
+        check_sizes(rows, width, sizes["public"], **how)
+    if "truth" in sizes:
+        count = len(found) if alone else how["sources"]
+        check_counts(count, sizes["truth"], sizes["candidates"], paired=alone)
+
+
+def _check_width(found: Any, width: int) -> None:
+    """Whether features of so many numbers fit the map, or the vectors where there is none."""
+    own = found.vectors.shape[1] if found.map is None else len(found.map.mean)
+    if width != own:
+        raise InputError(
+            f"this encoder gives {width} numbers a text, and these encodings were made from {own}; "
+            "name the encoder that they were made with (--model)."
+        )
 
 
 def _sources(found: Any, truth: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,18 +20,20 @@ from sourdine.cli.options import (
     Json,
     Label,
     Labels,
+    LeaveOutCopies,
     Model,
     OtherLabels,
     SharedLedger,
     Text,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import chosen_encoder, who_answers
+from sourdine.cli.results import how_to_check
 from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from sourdine.encoding.encodings import Encodings
     from sourdine.encoding.labels import Labels as LabelPrivacy
     from sourdine.encoding.maps import Map
+    from sourdine.encoding.noises import Noise
     from sourdine.ledger import Ledger
 
 _SHORT = 0.02  # of public vectors; all others are as long as the clip
@@ -60,6 +63,7 @@ def encode(
     public: Annotated[
         str | None, typer.Option("--public", help="Public texts of the same kind, for map and clip.")
     ] = None,
+    leave_out_copies: LeaveOutCopies = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="A new folder; notes-encoded for notes.csv.")
     ] = None,
@@ -118,57 +122,85 @@ def encode(
         )
     classes = _classes(labels)
     check_public(model)
-    import_text()
-    from sourdine.data.corpus import read_corpus  # noqa: PLC0415
-    from sourdine.data.declared import check_labels  # noqa: PLC0415
-    from sourdine.ledger import Ledger  # noqa: PLC0415
-    from sourdine.ledger.shared import FILE  # noqa: PLC0415
-    from sourdine.register import watch  # noqa: PLC0415
-    from sourdine.text.frozen import Frozen  # noqa: PLC0415
-
+    _check_used(mode, ledger, budget_of_all, public, leave_out_copies, outputs)
+    import_training()
+    model = model or chosen_encoder()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-encoded")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; name a new folder with --out.")
-    corpus = read_corpus(data, text=text, label=label, encoding=encoding)
+    from sourdine.data.declared import check_labels, check_option  # noqa: PLC0415
+    from sourdine.text.frozen import Frozen  # noqa: PLC0415
+
+    check_option(classes, other_labels)
+    corpus, others = _read(data, public, text, label, encoding)
+    found: dict[str, Any]
+    if others is None:  # without a guarantee
+        check_labels(classes, [corpus], other_labels=other_labels, ask=who_answers())
+        with progress(not json) as tell:
+            small = 1e-6 if delta is None else delta
+            read = Frozen(model, device, tell)
+            found = _plain(mode, epsilon, small, corpus, classes, read, mixed, outputs, folder)
+        _say(found, folder, json)
+        return
+    # First all that can be refused without reading a text: reading takes minutes.
+    usual = None if ledger else "replace-one"
+    budget = training_budget(epsilon, delta, None, adjacency or usual, ledger)
+    checks.delta(budget.delta, len(corpus))
+    make = _maker(map, whole("dimension", dimension))
+    how, shape, sound = _labels(label_privacy, share), _mode(mode, mixed, outputs), _noise(noise)
+    shared = None if ledger is None else shared_ledger(ledger, budget.epsilon)
     check_labels(classes, [corpus], other_labels=other_labels, ask=who_answers())
+    copies = _copies(corpus, others, leave_out_copies)
     with progress(not json) as tell:
         read = Frozen(model, device, tell)
-        known = None
-        if public is not None:
-            others = read_corpus(
-                public, text=list(corpus.text), label=None, encoding=encoding, labelled=False
-            )
-            _warn_of_copies(corpus, others)
-            known = read(others.texts)
-        found: dict[str, Any]
-        if mode in ("texthide", "paper"):
-            if (ledger, budget_of_all) != (None, None):
-                raise InputError(f"{mode} has no guarantee to charge; leave --ledger out.")
-            small = 1e-6 if delta is None else delta
-            found = _plain(mode, epsilon, small, corpus, classes, read, mixed, outputs, folder)
-        else:
-            if known is None:
-                raise InputError(
-                    "give public texts of the same kind with --public: mean, directions and length of "
-                    "vectors are taken from them, as the private ones must not be asked."
-                )
-            usual = None if ledger else "replace-one"
-            budget = training_budget(epsilon, delta, None, adjacency or usual, ledger)
-            checks.delta(budget.delta, len(corpus))
-            chosen = _map(map, known, whole("dimension", dimension))
-            if clip is None:
-                clip = float(np.quantile(np.linalg.norm(chosen(known), axis=1), _SHORT))
-            folder.mkdir(parents=True, exist_ok=True)
-            shared = None if ledger is None else shared_ledger(ledger, budget.epsilon)
-            own = Ledger(folder / FILE, budget, lazy=True) if shared is None else shared
-            own = watch(own, [corpus], encoding, budget_of_all=budget_of_all)
-            encoder = _encoder(
-                own if shared is None else budget, None if shared is None else own,
-                classes, chosen, clip,
-                _labels(label_privacy, share), _mode(mode, mixed, outputs), noise,
-            )  # fmt: skip
-            found = _private(encoder, corpus, read, folder, model)
+        known = read(others.texts)
+        chosen = make(known)
+        if clip is None:
+            clip = float(np.quantile(np.linalg.norm(chosen(known), axis=1), _SHORT))
+        own = _watched(shared or budget, folder, corpus, encoding, budget_of_all)
+        encoder = _encoder(
+            own if shared is None else budget, None if shared is None else own,
+            classes, chosen, clip, how, shape, sound,
+        )  # fmt: skip
+        # A public label stays: without it, it would show that the text stands among public ones.
+        encoded = corpus.emptied(copies, labels=label_privacy != "public")
+        found = _private(encoder, corpus, encoded, read, folder, model)
     _say(found, folder, json)
+
+
+def _read(
+    data: str, public: str | None, text: list[str] | None, label: str | None, encoding: str
+) -> tuple[Corpus, Corpus | None]:
+    """The private records and the public texts."""
+    from sourdine.data.copies import refuse_same_table  # noqa: PLC0415
+    from sourdine.data.corpus import read_corpus  # noqa: PLC0415
+
+    refuse_same_table(data, public, "--public")
+    corpus = read_corpus(data, text=text, label=label, encoding=encoding)
+    if public is None:
+        return corpus, None
+    names = list(corpus.text)
+    return corpus, read_corpus(public, text=names, label=None, encoding=encoding, labelled=False)
+
+
+def _copies(corpus: Corpus, others: Corpus, leave_out: bool) -> frozenset[int]:
+    from sourdine.data.copies import check_copies  # noqa: PLC0415
+
+    return check_copies(corpus, [others], leave_out=leave_out, ask=who_answers()).places
+
+
+def _watched(
+    charged: Budget | Ledger, folder: Path, corpus: Corpus, encoding: str, budget_of_all: float | None
+) -> Ledger:
+    """The shared ledger, or a new one in the folder, as the register sees it."""
+    from sourdine.ledger import Ledger  # noqa: PLC0415
+    from sourdine.ledger.shared import FILE  # noqa: PLC0415
+    from sourdine.register import watch  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(charged, Budget):
+        charged = Ledger(folder / FILE, charged, lazy=True, nameless=True)
+    return watch(charged, [corpus], encoding, budget_of_all=budget_of_all)
 
 
 def _classes(labels: list[str] | None) -> list[str]:
@@ -177,16 +209,27 @@ def _classes(labels: list[str] | None) -> list[str]:
     return found
 
 
-def _warn_of_copies(corpus: Corpus, others: Corpus) -> None:
-    """For the owner's eyes: what is released must not depend on whether there are any."""
-    from sourdine.data.overlap import overlap  # noqa: PLC0415
-
-    if found := overlap(corpus, others):
-        print(
-            f"sourdine: {found.sentence()} The map shows public texts. Take others, unless these are "
-            "public indeed.",
-            file=sys.stderr,
+def _check_used(
+    mode: str,
+    ledger: str | None,
+    budget_of_all: float | None,
+    public: str | None,
+    leave_out_copies: bool,
+    outputs: float | None,
+) -> None:
+    """Options that this mode would drop without a word are refused, and so is a missing one."""
+    private = mode not in ("texthide", "paper")
+    if not private and (ledger, budget_of_all) != (None, None):
+        raise InputError(f"{mode} has no guarantee to charge; leave --ledger out.")
+    if private and public is None:
+        raise InputError(
+            "give public texts of the same kind with --public: mean, directions and length of vectors "
+            "are taken from them, as the private ones must not be asked."
         )
+    if not private and (public is not None or leave_out_copies):
+        raise InputError(f"{mode} reads no public texts; leave --public and --leave-out-copies out.")
+    if mode == "local" and outputs is not None:
+        raise InputError("local mode encodes each record by itself; leave --outputs out.")
 
 
 def check_public(model: str | None) -> None:
@@ -201,7 +244,8 @@ def check_public(model: str | None) -> None:
         )
 
 
-def _map(kind: str, public: Any, dimension: int | None) -> Map:
+def _maker(kind: str, dimension: int | None) -> Callable[[Any], Map]:
+    """What makes the map from the features of public texts."""
     from sourdine.encoding import maps  # noqa: PLC0415
 
     makers = {
@@ -212,10 +256,18 @@ def _map(kind: str, public: Any, dimension: int | None) -> Map:
     if kind == "none":
         if dimension is not None:
             raise InputError("--map none keeps all dimensions; leave --dimension out.")
-        return maps.whole(public)
+        return maps.whole
     if kind not in makers:
         raise InputError(f"the map is pca, random, autoencoder or none, not {kind!r}.")
-    return makers[kind](public, dimension or min(32, public.shape[1]))
+    return lambda public: makers[kind](public, dimension or min(32, public.shape[1]))
+
+
+def _noise(kind: str) -> Noise:
+    from sourdine.encoding.noises import NOISES  # noqa: PLC0415
+
+    if kind not in NOISES:
+        raise InputError(f"the noise is one of {'; '.join(NOISES)}, not {kind!r}.")
+    return NOISES[kind]()
 
 
 def _labels(kind: str, share: float) -> LabelPrivacy:
@@ -243,15 +295,12 @@ def _encoder(
     clip: float,
     labels: LabelPrivacy,
     mode: Mode,
-    noise: str,
+    noise: Noise,
 ) -> InstanceEncoder:
     import numpy as np  # noqa: PLC0415
 
     from sourdine.encoding.encoder import InstanceEncoder  # noqa: PLC0415
-    from sourdine.encoding.noises import NOISES  # noqa: PLC0415
 
-    if noise not in NOISES:
-        raise InputError(f"the noise is one of {'; '.join(NOISES)}, not {noise!r}.")
     return InstanceEncoder(
         lambda texts: np.zeros((len(texts), 1)),  # features are made before, with progress
         budget,
@@ -261,19 +310,25 @@ def _encoder(
         clip=clip,
         labels=labels,
         mode=mode,
-        noise=NOISES[noise](),
+        noise=noise,
     )
 
 
 def _private(
-    encoder: InstanceEncoder, corpus: Corpus, read: Any, folder: Path, model: str | None
+    encoder: InstanceEncoder,
+    corpus: Corpus,
+    encoded: Corpus,
+    read: Any,
+    folder: Path,
+    model: str | None,
 ) -> dict[str, Any]:
+    """encoded: the corpus, with records that stand in public texts emptied."""
     from sourdine.data.fingerprint import fingerprint  # noqa: PLC0415
     from sourdine.encoding.release import About, seal  # noqa: PLC0415
     from sourdine.text.prepared import default_model  # noqa: PLC0415
     from sourdine.text.run import named_base  # noqa: PLC0415
 
-    made = encoder.encode_features(read(corpus.texts), corpus.labels or [])
+    made = encoder.encode_features(read(encoded.texts), encoded.labels or [])
     base = named_base(model or default_model())
     about = About(fingerprint(corpus.table()), len(corpus), corpus.text, corpus.label, base)
     promise = seal(folder, made, encoder, about).document["guarantee"]
@@ -329,4 +384,5 @@ def _say(found: dict[str, Any], folder: Path, json: bool) -> None:
     )
     print(f"labels {found['labels']}; {found['noise']} noise of scale {found['scale']:.4g}")
     print(f"they lie in {folder}: report.html is for people")
-    print(f"check them: sourdine verify {folder}")
+    for line in how_to_check(folder):
+        print(line)

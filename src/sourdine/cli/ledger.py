@@ -14,7 +14,7 @@ import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
-from sourdine.cli.options import Config, Encoding, Json, print_json, spending
+from sourdine.cli.options import Config, Encoding, Json, print_json, spending, warn_if_weak
 from sourdine.digits import below
 from sourdine.errors import InputError, LedgerError
 
@@ -37,6 +37,7 @@ def opened(where: str, new: Budget, **stated: float | str | None) -> Ledger:
     from sourdine.ledger import Ledger  # noqa: PLC0415
 
     if "://" not in where and not Path(where).exists():
+        warn_if_weak(new.epsilon)
         return Ledger(where, new, lazy=True)
     ledger = Ledger(where)
     _check(ledger, **stated)
@@ -142,6 +143,7 @@ def budget(
     if epsilon is not None and ("://" in where or not Path(where).exists()):
         small = 1e-6 if delta is None else delta
         asked = Budget(epsilon, small, unit or "example", adjacency or "zero-out")
+        warn_if_weak(epsilon)
         ledger = Ledger(where, asked, population=population)
     else:
         ledger = Ledger(where, population=population)

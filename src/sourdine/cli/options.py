@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv
 import difflib
+import inspect
 import io
 import json
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
-import click
 import typer
 
 from sourdine import checks
 from sourdine.budget import Budget
+from sourdine.cli.owner import tell
 from sourdine.digits import above, below
 from sourdine.errors import InputError
 
@@ -38,6 +38,8 @@ def _load(context: typer.Context, parameter: object, path: Path | None) -> Path 
     if not isinstance(table, dict) or not table:
         raise InputError(f"the config file {path} has no table [{verb}] with options for this verb.")
     known = {_flag(option): option for option in context.command.params if option.name != "config"}
+    wrapped: Any = context.command.callback
+    kinds = get_type_hints(inspect.unwrap(wrapped))  # those of the verb's own function
     values: dict[str, Any] = {}
     for key, value in table.items():
         flag = key.replace("_", "-")
@@ -48,34 +50,35 @@ def _load(context: typer.Context, parameter: object, path: Path | None) -> Path 
         name = str(known[flag].name)
         if name in values:
             raise InputError(f"{path} sets {flag} twice for {verb}, with - and with _.")
-        values[name] = _typed(path, flag, known[flag], value)
+        values[name] = _typed(path, flag, kinds[name], value)
     context.default_map = {**(context.default_map or {}), **values}
     return path
 
 
-def _verb(context: click.Context) -> list[str]:
+def _verb(context: Any) -> list[str]:
     """The names of the verb and its group, as in [ledger.show]."""
     above = _verb(context.parent) if context.parent and context.parent.parent else []
     return [*above, str(context.info_name)]
 
 
-def _flag(option: click.Parameter) -> str:
-    return max(option.opts, key=len).lstrip("-")
+def _flag(option: Any) -> str:
+    return str(max(option.opts, key=len)).lstrip("-")
 
 
-def _typed(path: Path, flag: str, option: click.Parameter, value: Any) -> Any:
-    """A TOML value of the kind that the option takes."""
-    if option.nargs == -1 or getattr(option, "multiple", False):
+def _typed(path: Path, flag: str, kind: Any, value: Any) -> Any:
+    """A TOML value of the kind that the verb declares for this option."""
+    kinds = [get_origin(item) or item for item in (get_args(kind) or (kind,))]
+    if get_origin(kind) is list or list in kinds:
         value = [value] if isinstance(value, str) else value
-        fits, kind = isinstance(value, list) and all(isinstance(item, str) for item in value), "a list"
-    elif getattr(option, "is_flag", False):
-        fits, kind = isinstance(value, bool), "true or false"
-    elif isinstance(option.type, click.types.FloatParamType):
-        fits, kind = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+        fits, named = isinstance(value, list) and all(isinstance(item, str) for item in value), "a list"
+    elif bool in kinds:
+        fits, named = isinstance(value, bool), "true or false"
+    elif float in kinds:
+        fits, named = isinstance(value, int | float) and not isinstance(value, bool), "a number"
     else:
-        fits, kind = isinstance(value, str), "a text in quotes"
+        fits, named = isinstance(value, str), "a text in quotes"
     if not fits:
-        raise InputError(f"{path} sets {flag} to {value!r}, but it takes {kind}.")
+        raise InputError(f"{path} sets {flag} to {value!r}, but it takes {named}.")
     return value
 
 
@@ -142,6 +145,14 @@ OtherLabels = Annotated[
         "terminal, stop elsewhere).",
     ),
 ]
+LeaveOutCopies = Annotated[
+    bool,
+    typer.Option(
+        "--leave-out-copies",
+        help="Private records that also stand in public texts teach nothing (default: ask on a "
+        "terminal, stop elsewhere).",
+    ),
+]
 Adjacency = Annotated[
     str | None,
     typer.Option(
@@ -169,7 +180,7 @@ def training_budget(
     """The budget of a run, with a warning where it is unusual; with a ledger, a part of that."""
     if epsilon is None:
         raise InputError("give --epsilon, the budget; 1 to 8 is usual, and 3 a good start.")
-    checks.protecting(epsilon)
+    checks.protecting(checks.epsilon(epsilon))
     like = Budget(epsilon) if ledger is None else shared_ledger(ledger, epsilon).budget
     unit = "example" if user is None else "user"
     small = like.delta if delta is None else delta
@@ -178,10 +189,16 @@ def training_budget(
         from sourdine.ledger.shared import check_part  # noqa: PLC0415
 
         check_part(shared_ledger(ledger, epsilon), budget)
-    if not 0.1 <= epsilon <= 10:
-        why = "protects little" if epsilon > 10 else "leaves little to learn"
-        print(f"sourdine: warning: epsilon {epsilon:g} {why}; 0.1 to 10 is usual.", file=sys.stderr)
+    warn_if_weak(epsilon)
+    if epsilon < 0.1:
+        tell(f"warning: epsilon {epsilon:g} leaves little to learn; 0.1 to 10 is usual.")
     return budget
+
+
+def warn_if_weak(epsilon: float) -> None:
+    """Refuses an epsilon that promises nothing, and warns of one that protects little."""
+    if said := checks.warning(checks.protecting(epsilon)):
+        tell(f"warning: {said}")
 
 
 def shared_ledger(where: str, epsilon: float) -> Ledger:
@@ -198,6 +215,12 @@ def import_text() -> None:
         import transformers  # noqa: F401, PLC0415
     except ModuleNotFoundError as error:
         raise InputError(f"training needs {error.name}: pip install 'sourdine[text]'.") from None
+
+
+def import_training() -> None:
+    """What a private run needs before anything is read: file locks, torch and transformers."""
+    checks.file_locks()
+    import_text()
 
 
 def listed(text: str | Sequence[str] | None) -> list[str] | None:

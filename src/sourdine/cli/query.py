@@ -25,6 +25,7 @@ from sourdine.cli.options import (
     read_text,
     spending,
 )
+from sourdine.cli.owner import tell_privately
 from sourdine.errors import InputError
 
 QUESTIONS = {
@@ -105,7 +106,7 @@ def query(
     checks.one_of("the question", question, tuple(QUESTIONS))
     if epsilon is None:
         raise InputError("give --epsilon, what the answer may cost; 0.1 is usual for one question.")
-    checks.epsilon(epsilon)
+    checks.protecting(epsilon)
     if (column is None) != (question == "count"):
         raise InputError(f"{question} needs a column." if column is None else "count takes no column.")
     stands = _missing(missing or [])
@@ -139,8 +140,9 @@ def query(
     )
     before = [entry.data for entry in held.history() if entry.data]
     if before and before[-1] != session.fingerprint:
-        note = "the data have changed since the last question; the budget goes on all the same."
-        print(f"sourdine: {note}", file=sys.stderr)
+        tell_privately(
+            "the data have changed since the last question; the budget goes on all the same."
+        )
     fresh = not held.exists
     found = getattr(session, QUESTIONS[question])(**asked, epsilon=epsilon)
     if fresh:

@@ -126,22 +126,25 @@ def run(
     Example: `sourdine survey run smokers.json people.csv --column smokes --person name --answers a.csv`
     """
     from sourdine.data.tables import read  # noqa: PLC0415
+    from sourdine.query.survey import one_truth_each  # noqa: PLC0415
+    from sourdine.rng import secure  # noqa: PLC0415
 
     asked = _load(survey)
     both = [column, person]
     table = read(people, columns=both, names=both)
-    truths, names = (table.text(name).to_pylist() for name in both)
-    if not all(name.strip() for name in names):
-        raise InputError(f"column {person!r} of {people} has rows that name nobody; name them first.")
-    if len(set(names)) != len(names):
-        raise InputError(f"a person is twice in column {person!r} of {people}; each answers once.")
+    truths, everybody = (table.text(name).to_pylist() for name in both)
+    if not set(truths) & set(asked.response.choices):
+        choices = ", ".join(asked.response.choices)
+        raise InputError(f"no answer in column {column!r} of {people} is one of the choices {choices}.")
+    names, faults = one_truth_each(asked, everybody, truths, secure())
     known = _known([answers])
-    if known.keys() & set(names):
+    if known.keys() & names.keys():
         raise InputError(
             f"some of these people are in {answers} already; a second random answer would cost a "
             "second epsilon."
         )
-    _collect(asked, dict(zip(names, truths, strict=True)), answers)
+    faults.tell(people.name)
+    _collect(asked, names, answers)
     print_json({"answers": str(answers), "people": len(names)}) if json else print(
         f"{len(names)} random answers were written to {answers}"
     )

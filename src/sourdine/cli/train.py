@@ -24,6 +24,7 @@ from sourdine.cli.options import (
     Json,
     Label,
     Labels,
+    LeaveOutCopies,
     Model,
     OtherLabels,
     Records,
@@ -31,13 +32,15 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import chosen_encoder, tell_privately, who_answers
+from sourdine.cli.owner import tell as say
+from sourdine.cli.results import how_to_check, results
 from sourdine.digits import above, below
 from sourdine.errors import InputError, SourdineError
 
@@ -72,6 +75,7 @@ def train(
     test_is_public: Annotated[
         bool, typer.Option("--test-is-public", help="The test records may be used without noise.")
     ] = False,
+    leave_out_copies: LeaveOutCopies = False,
     reference: Annotated[
         Path | None, typer.Option("--reference", help="A --not-private run, shown beside this one.")
     ] = None,
@@ -92,6 +96,22 @@ def train(
     max_length: Annotated[float | None, typer.Option("--max-length", help="Tokens of a text.")] = None,
     batch_size: Annotated[
         float | None, typer.Option("--batch-size", help="Texts in memory at once; no matter else.")
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            "--minutes",
+            help="Time that training may take; the planner chooses what trains, lots and steps by it "
+            "(default: 10 on a CPU, no limit on a GPU).",
+        ),
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            "--public",
+            help="Public texts of the same kind: the planner takes texts to be as long as their median "
+            "(default: 32 tokens).",
+        ),
     ] = None,
     adjacency: Adjacency = None,
     records: Records = None,
@@ -123,7 +143,8 @@ def train(
             "--not-private is charged to no ledger; leave --ledger and --budget-of-all out."
         )
     budget = None if not_private else training_budget(epsilon, delta, user, adjacency, ledger)
-    import_text()
+    import_training()
+    model = model or chosen_encoder()
     folder = out or Path(f"{Path(data).name.split('.')[0]}-run")
     first = _together()
     if resume and not any((folder / name).exists() for name in ("run", "certificate.json")):
@@ -141,6 +162,7 @@ def train(
             rows_per_user=whole("rows-per-user", rows_per_user) or 1,
             labels=listed(labels),
             other_labels=other_labels,
+            leave_out_copies=leave_out_copies,
             ask=who_answers(),
             test=test,
             test_is_public=test_is_public,
@@ -148,6 +170,8 @@ def train(
             reference=reference,
             ledger=ledger,
             budget_of_all=budget_of_all,
+            minutes=minutes,
+            public=public,
             encoding=encoding,
             output_dir=None if plan else folder,
             resume=resume,
@@ -172,10 +196,14 @@ def train(
         ready = trainer.prepare()
         if first and not json:
             for sentence in ready.findings.sentences():
-                print(f"sourdine: {sentence}", file=sys.stderr)
+                tell_privately(sentence)
+            if ready.test is None:
+                say(trainer.untested(ready))
         if plan:
             _say_plan(trainer, json)
             return
+        if first and not json:
+            _say_time(trainer)
         run = _fitted(trainer, folder)
     if first:
         _say(run, json)
@@ -212,7 +240,11 @@ def _fitted(trainer: Trainer, folder: Path) -> Run:
 
 @contextlib.contextmanager
 def progress(shown: bool) -> Iterator[Tell | None]:
-    """A bar that shows epsilon while it grows, on a terminal only."""
+    """A bar that shows epsilon while it grows, on a terminal only.
+
+    It starts when there is something to show: a bar takes the terminal over, and before it starts the
+    owner may have to be asked (cli/owner.py).
+    """
     if not shown or not sys.stderr.isatty():
         yield None
         return
@@ -226,17 +258,21 @@ def progress(shown: bool) -> Iterator[Tell | None]:
         TextColumn("{task.fields[spent]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, Any] = {}
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    tasks: dict[str, Any] = {}
 
-        def tell(stage: str, done: int, total: int, epsilon: float | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total, spent="")
-            bar.update(tasks[stage], completed=done)
-            if epsilon is not None:
-                bar.update(tasks[stage], spent=f"epsilon {above(epsilon, 3)}")
+    def tell(stage: str, done: int, total: int, epsilon: float | None) -> None:
+        bar.start()
+        if stage not in tasks:
+            tasks[stage] = bar.add_task(stage, total=total, spent="")
+        bar.update(tasks[stage], completed=done)
+        if epsilon is not None:
+            bar.update(tasks[stage], spent=f"epsilon {above(epsilon, 3)}")
 
+    try:
         yield tell
+    finally:
+        bar.stop()
 
 
 @contextlib.contextmanager
@@ -248,6 +284,20 @@ def _log(folder: Path | None) -> Iterator[Callable[[dict[str, float]], object] |
 
     with tensorboard(folder) as log:
         yield log
+
+
+def _say_time(trainer: Trainer) -> None:
+    """How long it will take, by the lengths of the records: for the owner alone."""
+    seconds, plan = trainer.expected_seconds(privately=True), trainer.prepare().plan
+    about = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
+    tell_privately(f"this run takes about {about} on this machine ({plan.strategy.name} trains).")
+    if trainer.minutes is not None and seconds > 120 * trainer.minutes:
+        tell_privately(
+            f"that is more than twice the {trainer.minutes:g} minutes that were planned: your texts "
+            "are longer than the planner took them to be, or your options ask for more. Shorten them "
+            "with --max-length, say how long such texts are with --public, train less (--trains head, "
+            "--steps, --lot-size), or allow it with --minutes. Ctrl-C now costs nothing."
+        )
 
 
 def _say_plan(trainer: Trainer, json: bool) -> None:
@@ -264,7 +314,7 @@ def _say_plan(trainer: Trainer, json: bool) -> None:
         "batch_size": plan.batch_size,
         "held_out": plan.held_out,
         "noise_multiplier": noise,
-        "expected_seconds": round(plan.seconds),
+        "expected_seconds": round(trainer.expected_seconds()),
     }
     if json:
         print_json({**settings, "reasons": plan.reasons})
@@ -304,16 +354,12 @@ def _say(run: Run, json: bool) -> None:
             f"trained: epsilon <= {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
             f"{promise['unit']} ({promise['adjacency']})"
         )
-    for name, found in run.metrics.items():
-        if isinstance(found, dict) and "value" in found:
-            print(
-                f"{name.replace('_', ' ')} {found['value']:.3f} ({found['low']:.3f} to "
-                f"{found['high']:.3f} with {found['confidence']:.0%} confidence)"
-            )
-    print(run.metrics.get("how", ""))
+    for line in results(run.metrics):
+        print(line)
     print(f"the run lies in {run.folder}" + ("" if promise is None else ": report.html is for people"))
     if promise is not None and run.certificate is not None:
-        print(f"check it: sourdine verify {run.folder}")
+        for line in how_to_check(run.folder):
+            print(line)
         for line in (
             run.certificate.document["audit"] if (run.folder / "canaries.json").exists() else ()
         ):

@@ -30,14 +30,15 @@ from sourdine.cli.options import (
     SharedLedger,
     Text,
     User,
-    import_text,
+    import_training,
     listed,
     print_json,
     read_text,
     training_budget,
     whole,
 )
-from sourdine.cli.owner import who_answers
+from sourdine.cli.owner import chosen_encoder, who_answers
+from sourdine.cli.results import how_to_check, results
 from sourdine.digits import above
 from sourdine.errors import InputError
 
@@ -98,36 +99,39 @@ def tune(
     budget = training_budget(epsilon, delta, user, adjacency, ledger)
     if out is None and not plan:
         raise InputError("give --out, a new folder for the best run.")
-    import_text()
-    with _spinner(shown=not json):
-        from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
+    import_training()
+    model = model or chosen_encoder()
+    from sourdine.text.tuning import Tuner  # noqa: PLC0415 (torch: only now)
 
-        tuner = Tuner(
-            data,
-            budget,
-            settings=grid,
-            trials=trials,
-            eta=eta,
-            model=model,
-            text=text,
-            label=label,
-            user=user,
-            rows_per_user=checks.whole("rows-per-user", rows_per_user),
-            labels=listed(labels),
-            other_labels=other_labels,
-            ask=who_answers(),
-            records=whole("records", records),
-            encoding=encoding,
-            ledger=ledger,
-            budget_of_all=budget_of_all,
-            output_dir=out,
-            trains=trains,
-            steps=whole("steps", steps),
-            lot_size=whole("lot-size", lot_size),
-            max_length=whole("max-length", max_length),
-            held_out=held_out,
-            device=device,
-        )
+    tuner = Tuner(
+        data,
+        budget,
+        settings=grid,
+        trials=trials,
+        eta=eta,
+        model=model,
+        text=text,
+        label=label,
+        user=user,
+        rows_per_user=checks.whole("rows-per-user", rows_per_user),
+        labels=listed(labels),
+        other_labels=other_labels,
+        ask=who_answers(),
+        records=whole("records", records),
+        encoding=encoding,
+        ledger=ledger,
+        budget_of_all=budget_of_all,
+        output_dir=out,
+        trains=trains,
+        steps=whole("steps", steps),
+        lot_size=whole("lot-size", lot_size),
+        max_length=whole("max-length", max_length),
+        held_out=held_out,
+        device=device,
+    )
+    if not plan:
+        tuner.ask_owner()  # before the spinner, which takes the terminal over
+    with _spinner(shown=not json):
         done = tuner.expected() if plan else tuner.fit()
     if isinstance(done, dict):
         print_json(done) if json else _say_plan(done)
@@ -180,6 +184,9 @@ def _say(run: Run, json: bool) -> None:
         f"epsilon <= {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
         f"{promise['unit']} ({promise['adjacency']}), for all trials together"
     )
-    print(f"noisy accuracy {tuned['score']['accuracy']:.3f}: {run.metrics['how']}")
-    print(f"the run lies in {run.folder}; check it: sourdine verify {run.folder}")
+    for line in results(run.metrics):
+        print(line)
+    print(f"the run lies in {run.folder}")
+    for line in how_to_check(run.folder):
+        print(line)
     print("how long this took tells of the number of trials: hand it over at a time fixed before")

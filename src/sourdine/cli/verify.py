@@ -15,6 +15,8 @@ from sourdine.errors import CheckError
 if TYPE_CHECKING:
     from sourdine.certificate import Verdict
 
+_MARKS = {True: "✓", False: "✗", None: "–"}
+
 
 def verify(
     folder: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
@@ -29,8 +31,11 @@ def verify(
 ) -> None:
     """Check a run folder: files, signature, ledger, and epsilon by two accountants.
 
-    Exit code 0 if every check passes, 4 if one fails, 2 if there is no certificate. It can not show
-    that the training ran as stated: that is the signer's word, so pin a key that you trust with --key.
+    A folder is "verified" if every check passes and it was signed with the key that you pin with --key.
+    Without --key it can only be "consistent": anybody may have made the whole of it. Whether the
+    training ran as stated is the signer's word. A tick marks a check that passed, a cross one that
+    failed, a dash what the folder alone cannot show. Exit code 0 if no check fails, 4 if one does,
+    2 if there is no certificate.
 
     Example: `sourdine verify out/ --key alice.pub`
     """
@@ -42,8 +47,7 @@ def verify(
     else:
         print(_said(verdict))
         for check in verdict.checks:
-            mark = "✓" if check.passed else "✗"
-            print(f"  {mark} {check.name:<18}  {check.sentence}")
+            print(f"  {_MARKS[check.passed]} {check.name:<18}  {check.sentence}")
     if not verdict.passed:
         raise CheckError(f"{folder} is not verified; these checks failed: {', '.join(verdict.failed)}.")
 
@@ -54,9 +58,16 @@ def _said(verdict: Verdict) -> str:
         return f"NOT VERIFIED: {len(verdict.failed)} of {len(verdict.checks)} checks failed."
     promise = verdict.certificate.document["guarantee"]
     return (
-        f"verified: epsilon <= {above(promise['epsilon'])} at delta = {promise['delta']:g} per "
-        f"{promise['unit']} ({promise['adjacency']})."
+        f"{_found(verdict)}: epsilon <= {above(promise['epsilon'])} at delta = "
+        f"{promise['delta']:g} per {promise['unit']} ({promise['adjacency']})."
     )
+
+
+def _found(verdict: Verdict) -> str:
+    if verdict.verified:
+        return "verified"
+    own = verdict.signer != "UNKNOWN"
+    return "consistent; signed by your own key" if own else "consistent; signer UNKNOWN"
 
 
 def _record(verdict: Verdict) -> dict[str, object]:
@@ -64,9 +75,12 @@ def _record(verdict: Verdict) -> dict[str, object]:
     signature = verdict.certificate.document["signature"] if verdict.certificate else {}
     names = ("epsilon", "epsilon_lower", "delta", "unit", "adjacency")
     return {
-        "verified": verdict.passed,
+        "verified": verdict.verified,
+        "consistent": verdict.passed,
         **{name: promise.get(name) for name in names},
         "signer": signature.get("public_key") if isinstance(signature, dict) else None,
+        "signer_known_as": verdict.signer,
         "failed": list(verdict.failed),
+        "not_checked": list(verdict.not_checked),
         "checks": [asdict(check) for check in verdict.checks],
     }

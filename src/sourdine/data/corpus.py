@@ -1,7 +1,8 @@
 """Records of text for a task: one text or a pair, perhaps a label, perhaps whose it is.
 
-Guarantee: as for tables, whatever can be wrong with a record is found by `read_corpus`, no later step
-fails because of one record, and no message quotes a text, a label or a name.
+Guarantee: as for tables, what one record holds decides neither whether `read_corpus` returns nor
+whether a later step fails, and no message quotes a text, a label or a name. A record without a text, a
+label or a person is nothing: it stays, teaches nothing, and its owner hears how many there are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from sourdine.data import columns, tables
+from sourdine.data.faults import NOTHING, Faults, tell_owner
 from sourdine.data.sources import Source, find
 from sourdine.errors import InputError
 
@@ -55,6 +57,21 @@ class Corpus:
             users=None if self.users is None else [self.users[place] for place in places],
         )
 
+    def emptied(self, indices: Iterable[int], *, labels: bool = True) -> Corpus:
+        """The same number of records, those at these places without text and, by default, label.
+
+        Such a record teaches nothing. labels=False: labels stay, where they are public anyway.
+        """
+        places = frozenset(indices)
+        if not places:
+            return self
+
+        def without(cells: list[str]) -> list[str]:
+            return ["" if at in places else cell for at, cell in enumerate(cells)]
+
+        kept = self.labels if self.labels is None or not labels else without(self.labels)
+        return replace(self, texts=tuple(map(without, self.texts)), labels=kept)
+
     def table(self) -> tables.Table:
         """The same columns as a table, for its fingerprint."""
         named = dict(zip(self.text, self.texts, strict=True))
@@ -86,8 +103,9 @@ def read_corpus(
 
     source: all that `tables.read` takes. text: one column, or two for a task on pairs. label: the
     column of classes. user: the column that says whose record it is; it becomes the unit. Texts, labels
-    and users stay as they were written. labelled: False for a task without labels; else a missing text
-    or label column is an error that says which columns there are and which look right.
+    and users stay as they were written, but for spaces around them. labelled: False for a task without
+    labels; else a missing text or label column is an error that says which columns there are and which
+    look right.
     """
     texts = _texts(text)
     found = find(source, encoding)
@@ -102,9 +120,10 @@ def read_corpus(
     written = [name for name in names if name != user]
     users = [] if user is None else [user]
     table = tables.read(found, columns=names, names=users, written=written)
+    whole = None if user is None else _persons(table, user)
     corpus = Corpus(
-        tuple(table.text(name).to_pylist() for name in texts),
-        None if label is None else table.text(label).to_pylist(),
+        tuple(_of(table, name, whole) for name in texts),
+        None if label is None else _of(table, label, whole),
         None if user is None else table.text(user).to_pylist(),
         *(table.name, table.path, texts, label, user),
         _candidates(found, names) if user is None else (),
@@ -122,6 +141,23 @@ def _texts(text: object) -> tuple[str, ...]:
     return names
 
 
+def _persons(table: tables.Table, user: str) -> list[bool]:
+    """For each record whether it names its person: else nobody's protection could count it."""
+    found = [bool(name.strip()) for name in table.text(user).to_pylist()]
+    faults = Faults()
+    faults.count(f"without a person in column {user!r}, {NOTHING}", found.count(False))
+    faults.tell(table.name)
+    return found
+
+
+def _of(table: tables.Table, name: str, whole: Sequence[bool] | None) -> list[str]:
+    """A column of text, empty where the record is nothing."""
+    cells: list[str] = table.text(name).to_pylist()
+    if whole is None or all(whole):
+        return cells
+    return [cell if kept else "" for cell, kept in zip(cells, whole, strict=True)]
+
+
 def _check(corpus: Corpus) -> None:
     records, name = len(corpus), corpus.name
     if records < FEWEST:
@@ -129,27 +165,29 @@ def _check(corpus: Corpus) -> None:
             f"{name} holds {records} records, and fewer than {FEWEST} cannot hide one among them; add "
             "records."
         )
+    if corpus.users is not None and not any(user.strip() for user in corpus.users):
+        raise InputError(f"column {corpus.user!r} of {name} names nobody; name the column of persons.")
     for title, column in zip(corpus.text, corpus.texts, strict=True):
         if not any(text.strip() for text in column):
             raise InputError(f"column {title!r} of {name} is empty in every row; name the one of text.")
-    if corpus.users is not None and not all(user.strip() for user in corpus.users):
-        raise InputError(
-            f"column {corpus.user!r} of {name} has rows that name nobody; name their persons, or leave "
-            "these rows out."
-        )
     if corpus.labels is None:
         return
     classes = len(set(corpus.labels) - {""})
-    if classes < 2:
-        held = "no label at all" if classes == 0 else "only one class"
+    if classes == 0:
         raise InputError(
-            f"column {corpus.label!r} of {name} holds {held}, so there is nothing to tell apart; name "
-            "another column, or add records of another class."
+            f"column {corpus.label!r} of {name} holds no label at all, so there is nothing to tell "
+            "apart; name another column."
+        )
+    # One record may make a class of its own, so how many there are is told and decides nothing.
+    if classes == 1:
+        tell_owner(
+            f"column {corpus.label!r} of {name} holds only one class, so there is nothing to tell "
+            "apart. Stop, and name another column, unless that is meant."
         )
     if classes > columns.MOST_CLASSES or classes > records / 2:
-        raise InputError(
+        tell_owner(
             f"column {corpus.label!r} of {name} has {classes:,} different values in {records:,} rows, "
-            "so it looks like an id or free text; name the column of classes."
+            "so it looks like an id or free text. Stop, and name the column of classes, unless it is."
         )
 
 

@@ -72,6 +72,18 @@ def count(declared: Sequence[str] | None, corpora: Sequence[Corpus]) -> Labels:
     )
 
 
+def check_option(declared: Sequence[str] | None, other_labels: str | None) -> None:
+    """Whether `other_labels` makes sense here; no record is looked at."""
+    if other_labels is None:
+        return
+    checks.one_of("other_labels", other_labels, (DROP,))
+    if declared is None:
+        raise InputError(
+            "--other-labels (other_labels=) is about records whose label is not among --labels; "
+            "declare the labels, or leave it out."
+        )
+
+
 def check_labels(
     declared: Sequence[str] | None,
     corpora: Sequence[Corpus],
@@ -85,17 +97,13 @@ def check_labels(
     there are, since a column that holds no classes would cost the whole budget. ask: None where nobody
     can answer; then records with other labels stop the run, unless other_labels="drop" lets it go on.
     """
-    if other_labels is not None:
-        checks.one_of("other_labels", other_labels, (DROP,))
-        if declared is None:
-            raise InputError(
-                "--other-labels (other_labels=) is about records whose label is not among --labels; "
-                "declare the labels, or leave it out."
-            )
+    check_option(declared, other_labels)
     found = count(declared, corpora)
     if ask is not None:  # always: a question that only some records raise would tell of them
         question = (
-            "Is this the column of classes?" if declared is None else "Go on with the other records?"
+            "Is this the column of classes?"
+            if declared is None
+            else "Go on, with such records left out?"
         )
         if not ask(found.sentence, question):
             raise InputError("you answered no, so nothing was charged. Check --label and --labels.")

@@ -2,7 +2,8 @@
 
 Each value is kept as it was written, as in a .csv, and typed afterwards by the whole column: a number
 keeps its digits, true and false their names, and null or a name that a line lacks is missing. Empty
-lines are skipped. Lists and objects inside a column are refused when that column is asked for.
+lines are skipped. A line that is no JSON object, and a cell that is neither a number nor text, are
+faults of one record and count as missing (faults.py).
 
 No message quotes what a line holds.
 """
@@ -11,8 +12,10 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from sourdine.data import delimited
+from sourdine.data.faults import ERRORS, NOTHING, Faults
 from sourdine.errors import InputError
 
 MOST_COLUMNS = 10_000
@@ -35,18 +39,23 @@ class File:
         self.path = path
         self.name = path.name
         self.encoding = delimited.known_encoding(encoding)
+        self.faults = Faults()
         self._cells: dict[str, list[str | None]] = {}
-        self._places: list[str] = []
-        self._nested: dict[str, str] = {}
+        self._rows = 0
+        self._nested: Counter[str] = Counter()
         try:
+            self._check_wide()
             self._read()
-        except UnicodeError:
-            raise InputError(self._misread()) from None
         except (OSError, EOFError, zlib.error):
             raise InputError(f"{self.name} is damaged or cut short; copy or write it again.") from None
-        if not self._places:
+        if not self._rows:
             raise InputError(f"{self.name} is empty: it holds no rows; there is nothing to compute on.")
-        if len(self._places) == 1 and len(self._nested) == len(self._cells):
+        if not self._cells:
+            raise InputError(
+                f"no line of {self.name} is one whole JSON object; write one object a line, such as "
+                '{"text": "...", "label": "..."}, and state the encoding if it is not utf-8.'
+            )
+        if self._rows == 1 and len(self._nested) == len(self._cells):
             raise InputError(
                 f"{self.name} holds one object with everything in it; write one JSON object a line, "
                 "one for each record."
@@ -58,38 +67,39 @@ class File:
         return [self._column(self.columns[at]) for at in places]
 
     def _column(self, name: str) -> Any:
-        if name in self._nested:
+        if self._nested[name] == self._rows:
             raise InputError(
-                f"{self._nested[name]} of {self.name} holds a list or an object in column {name!r}, "
-                "which is neither a number nor text; write it as one of the two, or leave the column "
-                "out."
+                f"{self.name} holds a list or an object in column {name!r} of every record, which is "
+                "neither a number nor text; write it as one of the two, or leave the column out."
             )
+        fault = f"with a list or an object in column {name!r}, {NOTHING} there"
+        self.faults.count(fault, self._nested[name])
+        cells = self._cells[name]
         try:
-            array = pa.array(self._cells[name], pa.string())
+            array = pa.array(cells, pa.string())
         except UnicodeEncodeError:
-            array = None
-        if array is None:
-            where = next(
-                place
-                for place, cell in zip(self._places, self._cells[name], strict=True)
-                if cell is not None and not _encodes(cell)
-            )
-            raise InputError(
-                f"{where} of {self.name} holds half a character (a lone surrogate) in column {name!r}; "
-                "mend it, or leave the column out."
-            )
+            whole = [cell if cell is None or _encodes(cell) else None for cell in cells]
+            broken = sum(cell is not None for cell in cells) - sum(cell is not None for cell in whole)
+            fault = f"with bytes that are not {self.encoding}, or half a character, in column {name!r}"
+            self.faults.count(f"{fault}, {NOTHING} there", broken)
+            array = pa.array(whole, pa.string())
         return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
 
     def _read(self) -> None:
         with self._stream() as stream:
-            for place, record in self._records(stream):
-                self._add(place, record)
+            for record in self._records(stream):
+                known = (
+                    record is not None and len(record) <= MOST_COLUMNS and all(map(_encodes, record))
+                )
+                if not known:
+                    self.faults.count(f"without one whole JSON object, {NOTHING}")
+                self._add(record if known and record is not None else {})
 
-    def _add(self, place: str, record: dict[str, Any]) -> None:
+    def _add(self, record: dict[str, Any]) -> None:
         cells = self._cells
         for name in record:
             if name not in cells:
-                cells[name] = [None] * len(self._places)
+                cells[name] = [None] * self._rows
         if len(cells) > MOST_COLUMNS:
             raise InputError(
                 f"{self.name} has more than {MOST_COLUMNS:,} different names in its objects, as if "
@@ -100,62 +110,47 @@ class File:
             if isinstance(value, bool):
                 value = "true" if value else "false"
             elif isinstance(value, dict | list):
-                self._nested.setdefault(name, place)
+                self._nested[name] += 1
                 value = None
             column.append(value)
-        self._places.append(place)
+        self._rows += 1
 
-    def _records(self, stream: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each object and where it stands, in words."""
-        lines = iter(stream)
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            if number == 1 and line.lstrip().startswith("["):
-                yield from self._items(line + "".join(lines))
+    def _records(self, stream: io.TextIOWrapper) -> Iterator[dict[str, Any] | None]:
+        """Each object, or None where there is none."""
+        start = stream.readline()
+        rest: Iterable[str] = stream
+        if start.lstrip().startswith("["):
+            whole = start + stream.read()
+            items = _parsed(whole)
+            if isinstance(items, list):
+                yield from map(_object, items)
                 return
-            yield f"line {number}", self._object(line, f"line {number}")
-
-    def _items(self, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        items = _parsed(text)
-        if not isinstance(items, list):
-            raise InputError(
-                f"{self.name} starts as a list and is not valid JSON, or goes on behind it; write one "
-                "JSON object a line."
-            )
-        for number, item in enumerate(items, 1):
-            yield f"item {number}", self._checked(item, f"item {number}")
-
-    def _object(self, line: str, place: str) -> dict[str, Any]:
-        return self._checked(_parsed(line), place)
-
-    def _checked(self, value: Any, place: str) -> dict[str, Any]:
-        if isinstance(value, dict):
-            return value
-        if value is _DOUBLED:
-            raise InputError(f"{place} of {self.name} has the same name twice; give each column once.")
-        raise InputError(
-            f"{place} of {self.name} is not one whole JSON object; write one object a line, such as "
-            '{"text": "...", "label": "..."}.'
-        )
+            rest = whole.split("\n")[1:]  # no list, but lines of which the first is no object
+        for line in itertools.chain([start], rest):
+            if line.strip():
+                yield _object(_parsed(line))
 
     def _stream(self) -> io.TextIOWrapper:
         opened = gzip.open if self.path.suffix.lower() == ".gz" else open
         # A byte-order mark is no part of the text.
         encoding = "utf-8-sig" if self.encoding == "utf-8" else self.encoding
-        return io.TextIOWrapper(opened(self.path, "rb"), encoding=encoding, newline="\n")
+        raw = opened(self.path, "rb")
+        return io.TextIOWrapper(raw, encoding=encoding, errors=ERRORS, newline="\n")
 
-    def _misread(self) -> str:
+    def _check_wide(self) -> None:
         with self.path.open("rb") as file:
-            proposed = "utf-16" if file.read(2) in WIDE else "latin-1"
-        return f"{self.name} is not written in {self.encoding}; state its encoding, such as {proposed}."
+            if self.encoding == "utf-8" and file.read(2) in WIDE:
+                raise InputError(
+                    f"{self.name} is not written in {self.encoding}; state its encoding, such as "
+                    "utf-16."
+                )
 
 
-class _DoubledError(ValueError):
-    pass
+def _object(value: Any) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) and value.get(_DOUBLED) is None else None
 
 
-_DOUBLED = object()
+_DOUBLED = "\udc80 a name that stands twice"  # half a character: no column can be called so
 
 
 def _parsed(text: str) -> Any:
@@ -164,17 +159,13 @@ def _parsed(text: str) -> Any:
         return json.loads(
             text, object_pairs_hook=_mapping, parse_int=str, parse_float=str, parse_constant=str
         )
-    except _DoubledError:
-        return _DOUBLED
     except (ValueError, RecursionError):
         return None
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):
-        raise _DoubledError
-    return found
+    return found if len(found) == len(pairs) else {_DOUBLED: True}
 
 
 def _encodes(text: str) -> bool:

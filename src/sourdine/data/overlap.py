@@ -55,9 +55,9 @@ class Overlap:
         )
 
 
-def overlap(private: Corpus, public: Corpus) -> Overlap:
-    """Which private records stand in the public text."""
-    texts = [_words(record) for record in zip(*public.texts, strict=True)]
+def overlap(private: Corpus, *public: Corpus) -> Overlap:
+    """Which private records stand in the public texts."""
+    texts = [_words(record) for each in public for record in zip(*each.texts, strict=True)]
     whole = {" ".join(found) for found in texts}
     holders: dict[int, list[int]] = defaultdict(list)
     lengths = []

@@ -56,6 +56,8 @@ class Findings:
     labels: dict[str, int]
     people: People | None
     proposed_user: str | None
+    tested: int = 0
+    """How many of the records stand among test records that were given apart from them."""
 
     def sentences(self) -> list[str]:
         """Plain sentences, without anything that stands in a record."""
@@ -69,6 +71,11 @@ class Findings:
             said.append(
                 f"There are {len(self.labels)} classes; the smallest has {_count(least, 'record')}, "
                 f"the largest {most:,}."
+            )
+        if self.tested:
+            said.append(
+                f"{_are(self.tested, 'record')} among the test records too, the same or nearly so: "
+                "what is measured there looks better than it is."
             )
         return said + self._about_copies() + self._about_people()
 

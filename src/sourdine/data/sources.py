@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from sourdine import checks
 from sourdine.data import delimited, json_lines
+from sourdine.data.faults import NOTHING, Faults
 from sourdine.errors import InputError
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".csv.gz": ",", ".tsv.gz": "\t"}
@@ -33,7 +34,8 @@ UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError, ArithmeticError
 class Source:
     """A table before it is loaded: its name for messages, its columns, and how to load some.
 
-    `written` says that its cells are strings that may stand for numbers; `path` is its file, if any.
+    `written` says that its cells are strings that may stand for numbers; `path` is its file, if any;
+    `faults` counts the records of which something could not be read.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Source:
     load: Callable[[list[int]], list[Any]]
     written: bool = False
     path: Path | None = None
+    faults: Faults = field(default_factory=Faults)
 
 
 def find(source: Any, encoding: str) -> Source:
@@ -141,7 +144,7 @@ def _file(given: str | Path, encoding: str) -> Source:
         file = json_lines.File(path, encoding)
     else:
         file = delimited.File(path, DELIMITERS[suffix], encoding)
-    return Source(path.name, file.columns, file.load, written=True, path=path)
+    return Source(path.name, file.columns, file.load, written=True, path=path, faults=file.faults)
 
 
 def _parquet(path: Path) -> Source:
@@ -174,16 +177,17 @@ def _columns(name: str, names: Sequence[Any], column: Callable[[int], Any]) -> S
     """A source whose columns lie in memory already."""
     if not all(isinstance(n, str | int | np.integer) and not isinstance(n, bool) for n in names):
         raise InputError(f"a column name of {name} is no string; rename the columns to plain strings.")
-    titles = tuple(str(n) for n in names)
+    titles, faults = tuple(str(n) for n in names), Faults()
 
     def load(places: list[int]) -> list[Any]:
-        return [_arrow(column(at), f"column {titles[at]!r} of {name}") for at in places]
+        return [_arrow(column(at), titles[at], name, faults) for at in places]
 
-    return Source(name, titles, load)
+    return Source(name, titles, load, faults=faults)
 
 
-def _arrow(values: Any, label: str) -> Any:
+def _arrow(values: Any, title: str, name: str, faults: Faults) -> Any:
     """One column as a ChunkedArray; cells of several Python types become numbers or text."""
+    label = f"column {title!r} of {name}"
     if isinstance(values, pa.ChunkedArray):
         return values
     if isinstance(values, str | bytes | Mapping | set | frozenset) or not hasattr(values, "__len__"):
@@ -193,10 +197,13 @@ def _arrow(values: Any, label: str) -> Any:
     except UNREADABLE:
         array = None
     if array is None:
-        try:
-            array = _cell_by_cell(values)
-        except UNREADABLE:
-            array = None
+        cells = [_cell(value) for value in values] if getattr(values, "ndim", 1) == 1 else []
+        bad = [cell is _NEITHER for cell in cells]
+        if not all(bad):
+            faults.count(
+                f"with neither a number nor text in column {title!r}, {NOTHING} there", sum(bad)
+            )
+            array = _by_cell([None if cell is _NEITHER else cell for cell in cells])
     if array is None:
         raise InputError(
             f"{label} holds values that are neither numbers nor valid text; turn them into one of the "
@@ -216,25 +223,47 @@ def _by_type(values: Any) -> Any:
     return array
 
 
-def _cell_by_cell(values: Any) -> Any:
-    """Numbers where every cell is one, else text as Python writes it; None where a cell is neither."""
-    cells = [_cell(value) for value in values]
+def _by_cell(cells: list[Any]) -> Any:
+    """Numbers where every cell is one, else text as Python writes it."""
     known = [cell for cell in cells if cell is not None]
     if all(isinstance(cell, int | float | Decimal) for cell in known) and not any(
         isinstance(cell, int) and abs(cell) >= checks.MOST for cell in known
     ):
         return pa.array([None if cell is None else float(cell) for cell in cells], pa.float64())
-    if all(isinstance(cell, str | int | float | Decimal) for cell in known):
-        return pa.array([None if cell is None else str(cell) for cell in cells], pa.large_string())
-    return None
+    return pa.array([None if cell is None else str(cell) for cell in cells], pa.large_string())
+
+
+_NEITHER = object()
 
 
 def _cell(value: Any) -> Any:
-    """A plain Python value, None where it is missing."""
+    """A number or a text, None where it is missing, _NEITHER where it is something else."""
+    try:
+        return _plain(value)
+    except UNREADABLE:  # such as a Decimal that signals when it is looked at
+        return _NEITHER
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         value = value.item()
     if value is None or type(value).__name__ in {"NAType", "NaTType"}:
         return None
     if isinstance(value, float | Decimal) and math.isnan(value):
         return None
-    return value.isoformat() if isinstance(value, date | time) else value
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        value = value.decode(errors="surrogateescape")
+    if isinstance(value, str):
+        return value if _encodes(value) else _NEITHER
+    return value if isinstance(value, int | float | Decimal) else _NEITHER
+
+
+def _encodes(text: str) -> bool:
+    """Whether it is whole characters: a lone surrogate is half of one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

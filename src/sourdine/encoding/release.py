@@ -24,6 +24,7 @@ from sourdine.errors import InputError, SourdineError
 from sourdine.events import compose
 from sourdine.ledger import Ledger
 from sourdine.ledger.shared import published
+from sourdine.modes import for_release
 from sourdine.report.page import page
 from sourdine.report.reading import NOTHING_TRAINED
 
@@ -86,6 +87,7 @@ def write_plain(folder: Path, encodings: Encodings) -> None:
         ]
         lines += [str(encodings.about.get("guarantee", ""))]
         (folder / "README.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+        for_release(folder)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or "no room, or no right to write"
         raise SourdineError(f"{folder} cannot be written: {reason}; make room.") from None
@@ -167,6 +169,6 @@ def _readme(document: Mapping[str, Any], encodings: Encodings) -> str:
         "```python\nfrom sourdine.encoding import Encodings, noise_aware\n\n"
         'encodings = Encodings.load("this folder")\nhead = noise_aware(encodings)\n'
         "scores = head.scores(encodings.seen(features))\n```\n\n"
-        "Check it: `sourdine verify` on this folder.\n\nNot covered:\n\n"
-        + "".join(f"- {line}\n" for line in document["not_covered"])
+        "Check it: `sourdine verify` on this folder, with the signer's public key as `--key`.\n\n"
+        "Not covered:\n\n" + "".join(f"- {line}\n" for line in document["not_covered"])
     )

@@ -22,6 +22,7 @@ import getpass
 import hashlib
 import secrets
 import threading
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,13 +31,14 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from sourdine import notebook
+from sourdine import checks, notebook
 from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
 from sourdine.errors import (
     BudgetError,
     InputError,
     LedgerError,
+    WeakPromise,
 )
 from sourdine.events import Event
 from sourdine.ledger import store
@@ -71,10 +73,12 @@ class Ledger:
     """A spending record; see the top of this file.
 
     where: the path of a SQLite file, a postgresql:// URL, or None for memory (gone with the process).
-    budget: needed to make a new ledger; for one that exists it must be the same, if given.
+    budget: needed to make a new ledger; for one that exists it must be the same, if given. A new one
+    has an epsilon of at most 100; above 10 it warns (WeakPromise).
     population: whose data this is about, in words; one ledger serves one population. The same people
     in a second ledger have a second budget: the guarantee is then the sum of both.
     lazy: a new ledger is made by its first granted charge, not before.
+    nameless: it lies in a folder that is handed on, so its entries do not say who made them.
     """
 
     def __init__(
@@ -84,12 +88,14 @@ class Ledger:
         *,
         population: str | None = None,
         lazy: bool = False,
+        nameless: bool = False,
     ) -> None:
         if not isinstance(where, str | Path | None) or not isinstance(budget, Budget | None):
             raise InputError("a ledger is opened by its path or URL, and a budget: Budget(1, 1e-6).")
         self._store = store.Store(where)
         self._lock = threading.RLock()
         self.witness: Witness | None = None
+        self._nameless = nameless
         self._own_name = secrets.token_hex(16)  # of a ledger in memory
         self._exists = self._store.exists()
         self._broken = False
@@ -98,6 +104,8 @@ class Ledger:
             return
         if budget is None:
             raise LedgerError(f"there is no ledger at {self.name}; start one with a budget.")
+        if said := checks.warning(checks.protecting(budget.epsilon)):
+            warnings.warn(said, WeakPromise, stacklevel=2)
         self.budget, self.population = budget, _text("population", population or "")
         self._filter, self._settings = Filter(budget), _settings(budget, self.population)
         self._fixed = store.fixed(self._settings)
@@ -201,8 +209,7 @@ class Ledger:
         with self._lock, self._store.writing() as connection:
             tally = self._read(connection)
             counted = settled(tally.reserved(identity), ran, because)
-            author = _text("who", who or _user())
-            entry = self._entry(SETTLE, counted, f"settles entry {identity}", author)
+            entry = self._entry(SETTLE, counted, f"settles entry {identity}", self._author(who))
             entry = Entry(**{**vars(entry), "refers": identity, "reason": because})
             self._write(connection, entry)
             return entry
@@ -268,7 +275,7 @@ class Ledger:
     ) -> Entry:
         _check_event(event)
         self._filter.cost(event)  # the slow part, before anybody has to wait for the lock
-        texts = {"label": label, "who": who or _user(), "source": source, "data": data}
+        texts = {"label": label, "who": self._author(who), "source": source, "data": data}
         for name, text in texts.items():
             _text(name, text)
         watched = nullcontext() if self.witness is None else self.witness.charging(self, event, label)
@@ -330,6 +337,10 @@ class Ledger:
             raise
         return self._tally
 
+    def _author(self, who: str | None) -> str:
+        """Whom an entry names. The chain covers it, so a name could not be taken out later."""
+        return "" if self._nameless else _text("who", who or _user())
+
     def _entry(
         self, kind: str, event: Event, label: str, who: str, source: str = "", data: str = ""
     ) -> Entry:
@@ -355,11 +366,10 @@ def _settings(budget: Budget, population: str) -> dict[str, object]:
 
 def _text(name: str, value: object) -> str:
     """A text that comes back from a database as it was."""
-    if isinstance(value, str):
+    if isinstance(value, str) and "\0" not in value:
         try:
             value.encode()
-            if "\0" not in value:
-                return value
+            return value
         except UnicodeEncodeError:
             pass
     raise InputError(f"{name} must be plain text, not {value!r}; nothing was charged.")

@@ -78,7 +78,7 @@ def _laplace(t: int, s: int, source: Source) -> int:
 
 
 def _gaussian(n: int, d: int, source: Source) -> int:
-    """Variance n / d: Laplace noise of that width, accepted where the two laws agree (Algorithm 3)."""
+    """Variance n / d: Laplace noise of that width, accepted where the laws agree (Algorithm 3)."""
     t = math.isqrt(n // d) + 1
     while True:
         x = _laplace(t, 1, source)

@@ -19,6 +19,7 @@ from sourdine.accounting import curve, renyi
 from sourdine.data.owner import HEADING
 from sourdine.digits import above
 from sourdine.errors import SourdineError
+from sourdine.modes import private_folder, write_privately
 from sourdine.pate import analysis
 from sourdine.pate.aggregators import ConfidentGNMax, Floats, GNMax, LNMax
 from sourdine.pate.labelling import Answers, Labelling
@@ -100,9 +101,8 @@ def write(
     facts = _facts(labelling, votes, answers, found)
     text = template.render(heading=HEADING, facts=facts, picture=picture, notes=notes)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "votes.html"
-        path.write_text(text, encoding="utf-8")
+        path = private_folder(folder) / "votes.html"
+        write_privately(path, text)
     except OSError as error:
         raise SourdineError(f"{folder} cannot be written: {error.strerror}; make room.") from None
     return path

@@ -153,7 +153,7 @@ def _draft(
             "given by the owner, or planned on simulated votes",
         ),
     ]
-    if metrics:
+    if "accuracy" in metrics:
         accesses.append(Access("an exact test", NOTHING, "the owner declares its records public"))
     accesses += about.accesses
     known = budget.adjacency == "zero-out"  # else how many units there are is private

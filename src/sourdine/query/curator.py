@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from sourdine import checks
 from sourdine.budget import Budget
+from sourdine.data import kinds
 from sourdine.data.fingerprint import file_fingerprint, fingerprint
-from sourdine.data.tables import Table, read
+from sourdine.data.tables import SPACES, Table, read
 from sourdine.errors import InputError
 from sourdine.events import compose
 from sourdine.ledger import Ledger
@@ -145,23 +146,27 @@ class Curator:
         # 1, 1.0 and "1" are one key: a row in two groups would move both, and only one is charged.
         if len(set(values)) != len(values) or len({str(key) for key in keys}) != len(values):
             raise InputError(f"two keys of {by!r} are the same value; declare each once.")
-        if by in self.table.texts:
+        if not all(isinstance(value, float) for value in values):
             codes, words = self._dictionary(by)
-            return [np.asarray(codes == words.get(value, -1), dtype=np.bool_) for value in values]
-        column = self.table.number(by)
+            return [
+                np.asarray(codes == words.get(str(key).strip(SPACES), -1), dtype=np.bool_)
+                for key in keys
+            ]
+        column = self.table.lenient(by)
         return [np.asarray(column == value, dtype=np.bool_) for value in values]
 
-    def _key(self, column: str, key: Any) -> Any:
-        """A declared key as the column holds it."""
-        if column in self.table.texts:
-            return str(key)
-        self.table.number(column)  # refuses what is no column
-        try:
-            return checks.finite(f"a key of {column!r}", float(key))
-        except (TypeError, ValueError, OverflowError):
+    def _key(self, column: str, key: Any) -> float | str:
+        """A declared key: a number where it stands for one, whatever the cells hold, else a text."""
+        text = str(key).strip(SPACES)  # as the cells were read
+        number = kinds.number_in(text.encode(errors="replace").decode())
+        if number is not None:
+            return checks.finite(f"a key of {column!r}", number)
+        self.table.lenient(column)  # refuses what is no column
+        if not self.table.may_be_text(column):
             raise InputError(
                 f"column {column!r} holds numbers, but the key {key!r} is none; declare numbers."
-            ) from None
+            )
+        return text
 
     def _dictionary(self, column: str) -> tuple[NDArray[np.int64], dict[str, int]]:
         """A column of text as numbers, and the number of each text."""

@@ -36,6 +36,9 @@ class Session(Words):
     Ledger to draw on. user: the column that names the person, for unit "user", of whom rows_per_user
     rows count. columns, missing, encoding: what to read and how; see `sourdine.data.tables.read`.
 
+    A row without a number where one is needed counts as nothing: it adds nothing to a sum, is in no bin
+    and no quantile. Where the number of rows is public, a mean counts it as the middle of the bounds.
+
     Ask count, sum, mean, variance, quantile, histogram, word_counts and top_words, each with an
     epsilon; `where` takes conditions such as "stars >= 4", `by` and `keys` group.
     """
@@ -78,8 +81,7 @@ class Session(Words):
             cuts = [checks.finite("an edge", edge) for edge in edges]
             if len(cuts) < 2 or any(a >= b for a, b in pairwise(cuts)):
                 raise InputError("edges must be at least two numbers, each above the one before.")
-            values = self.table.number(column)
-            counts = np.histogram(values if mask is None else values[mask], cuts)[0].tolist()
+            counts = np.histogram(self._known(column, mask), cuts)[0].tolist()
             names = [f"{_plain(a)} to {_plain(b)}" for a, b in pairwise(cuts)]
         found: dict[str, Answer] = self._counted(label, counts, epsilon, names)
         return found
@@ -148,7 +150,7 @@ class Session(Words):
         groups = self._groups(mask, by, keys)
         label = self._label("mean", column, where, by)
         size = self._size(mask) if by is None else None
-        moments = self._moments(label, [self._scaled(column, low, high)], groups, size, epsilon)
+        moments = self._moments(label, column, [self._scaled(column, low, high)], groups, size, epsilon)
         half, middle = (high - low) / 2, (low + high) / 2
         outside = 1 - self.confidence
         found = [middle + half * np.array(one[0].interval(outside)) for one in moments]
@@ -173,9 +175,9 @@ class Session(Words):
         label = self._label("variance", column, where)
         x = self._scaled(column, low, high)
         square = _fixed(2 * (x / FINE) ** 2 - 1)  # in [-1, 1] too
-        (both,) = self._moments(
-            label, [x, square], self._groups(mask, None, None), self._size(mask), epsilon
-        )
+        square[np.isnan(self.table.number(column))] = 0  # what has no number adds to neither
+        groups = self._groups(mask, None, None)
+        (both,) = self._moments(label, column, [x, square], groups, self._size(mask), epsilon)
         outside = (1 - self.confidence) / 2
         (mean, mean_low, mean_high), second = (moment.interval(outside) for moment in both)
         value, least, most = ((y + 1) / 2 for y in second)
@@ -210,8 +212,7 @@ class Session(Words):
         steps = checks.whole("steps", steps)
         mask = self._mask(where)
         label = self._label(f"quantile {level:g}", column, where)
-        values = self.table.number(column)
-        values = np.sort(np.clip(values if mask is None else values[mask], low, high))
+        values = np.sort(np.clip(self._known(column, mask), low, high))
         cells = low + (high - low) * np.arange(steps + 1) / steps
         below = np.searchsorted(values, cells, side="left").tolist()
         ranks = [count - Fraction(level) * len(values) for count in below]
@@ -228,14 +229,20 @@ class Session(Words):
         most = float(cells[min(chosen[2] + 1, steps)])
         return Answer(value, min(least, value), max(most, value), self.confidence, label)
 
+    def _known(self, column: str, mask: Mask | None) -> NDArray[np.float64]:
+        """The numbers of the rows in question; a row without one is in no bin and has no rank."""
+        values = self.table.number(column)
+        return values[~np.isnan(values) & (True if mask is None else mask)]
+
     def _scaled(self, column: str, low: float, high: float) -> NDArray[np.int64]:
-        """x = (v - middle) / half in [-1, 1], counted in 1 / FINE."""
+        """x = (v - middle) / half in [-1, 1], counted in 1 / FINE; 0 where there is no number."""
         x = (np.clip(self.table.number(column), low, high) - (low + high) / 2) / ((high - low) / 2)
         return _fixed(x)
 
     def _moments(
         self,
         label: str,
+        column: str,
         values: Sequence[NDArray[np.int64]],
         groups: list[Mask],
         size: int | None,
@@ -249,7 +256,8 @@ class Session(Words):
             sums = self._released(label, drawn)
             return [[Moment(one[0], size, noise, None) for one in sums]]
         counting = Laplace(share, self._moves(len(groups), 1.0), self.adjacency, whole=True)
-        counts = [int(group.sum()) for group in groups]
+        known = ~np.isnan(self.table.number(column))  # a row without a number is in no mean
+        counts = [int((group & known).sum()) for group in groups]
         *sums, sizes = self._released(label, [*drawn, (counting, counts)])
         return [
             [Moment(one[at], count, noise, counting) for one in sums] for at, count in enumerate(sizes)
@@ -293,7 +301,7 @@ def _plain(number: float) -> str:
 
 def _fixed(x: NDArray[np.float64]) -> NDArray[np.int64]:
     """Numbers in [-1, 1] counted in 1 / FINE; clipped again, since rounding may step over the rim."""
-    inside = np.nan_to_num(np.clip(x, -1.0, 1.0), nan=0.0)  # NaN cannot be, and would weigh 2^33
+    inside = np.nan_to_num(np.clip(x, -1.0, 1.0), nan=0.0)  # NaN is no number, and would weigh 2^33
     return np.rint(inside * FINE).astype(np.int64)
 
 

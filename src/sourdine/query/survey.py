@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from sourdine.checks import file_locks
+from sourdine.data.faults import Faults
 from sourdine.errors import InputError
 from sourdine.mechanisms import RandomizedResponse, Share
 from sourdine.rng import Source, secure
@@ -87,11 +89,31 @@ class Survey:
         return survey
 
 
+def one_truth_each(
+    survey: Survey, names: Iterable[str], truths: Iterable[str], source: Source
+) -> tuple[dict[str, str], Faults]:
+    """The truth of each person in a table, and what was wrong with single records.
+
+    A row that names nobody, or a person for the second time, is left out: who takes part is no secret
+    of a survey. A truth that is none of the choices is nothing, and one of them, drawn at random,
+    stands in for it: the answer is then an average over all truths, as private as every other answer.
+    """
+    choices, found, faults = survey.response.choices, dict[str, str](), Faults()
+    for name, truth in zip(names, truths, strict=True):
+        if not name.strip() or name in found:
+            faults.count("without a person, or with one who has answered in an earlier row, left out")
+            continue
+        faults.count("with none of the choices, answered for at random", truth not in choices)
+        found[name] = truth if truth in choices else choices[source.below(len(choices))]
+    return found, faults
+
+
 def collect(survey: Survey, truths: Mapping[str, str], path: Path, source: Source) -> None:
     """Draw a random answer for each person and append it to a file, unless somebody is in it already.
 
     The file is held while it is looked at, drawn for and written: nobody answers twice by being quick.
     """
+    file_locks()  # before the file is made
     if not set(truths.values()) <= set(survey.response.choices):
         raise InputError(f"an answer is none of the choices {', '.join(survey.response.choices)}.")
     try:
@@ -112,11 +134,8 @@ def collect(survey: Survey, truths: Mapping[str, str], path: Path, source: Sourc
 
 
 def _hold(file: IO[str]) -> None:
-    """Wait for other writers; where the system has no such locks, do without."""
-    try:
-        import fcntl  # noqa: PLC0415
-    except ModuleNotFoundError:
-        return
+    """Wait for other writers."""
+    fcntl = file_locks()
     fcntl.flock(file, fcntl.LOCK_EX)
     file.seek(0, 2)
 

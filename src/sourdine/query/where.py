@@ -1,9 +1,10 @@
 """Which rows a question is about: plain conditions, so that no row can make a filter fail.
 
 A condition is a column, a comparison and a value: `stars >= 4`, `city == Paris`, `city != 'New York'`.
-Several conditions must all hold. A column of numbers is compared with a number (or true and false), a
-column of text with a text, in the order of its characters: so ISO dates compare as dates. Both are
-checked before any row is looked at.
+Several conditions must all hold. The value says how cells are compared, never the cells: a number (or
+true and false) with the number that each cell stands for, anything else as text, in the order of its
+characters: so ISO dates compare as dates, and codes such as 007 as codes. A cell without a number is
+equal to none and in no order; an empty one meets no condition on numbers at all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from sourdine.data.tables import Table
+from sourdine.data import kinds
+from sourdine.data.tables import SPACES, Table
 from sourdine.errors import InputError
 
 _COMPARISONS = {
@@ -66,15 +68,16 @@ def rows(table: Table, conditions: Sequence[str]) -> NDArray[np.bool_] | None:
 
 
 def _holds(table: Table, column: str, comparison: str, value: str) -> NDArray[np.bool_]:
-    if column in table.texts:
-        value = value.encode(errors="replace").decode()
+    value = value.strip(SPACES).encode(errors="replace").decode()  # as the cells were read
+    limit = kinds.number_in(value)
+    if limit is None:
+        if not table.may_be_text(column):
+            table.number(column)  # refuses what is no column
+            raise InputError(
+                f"column {column!r} holds numbers, but {value!r} is none; compare it with a number."
+            )
         mask: Any = _TEXTS[comparison](table.text(column), value)
         return np.asarray(mask.to_numpy(zero_copy_only=False), dtype=np.bool_)
-    numbers = table.number(column)
-    try:
-        limit = float({"true": 1, "false": 0}.get(value.lower(), value))
-    except ValueError:
-        raise InputError(
-            f"column {column!r} holds numbers, but {value!r} is none; compare it with a number."
-        ) from None
-    return np.asarray(_COMPARISONS[comparison](numbers, limit), dtype=np.bool_)
+    numbers = table.lenient(column)
+    found = np.asarray(_COMPARISONS[comparison](numbers, limit), dtype=np.bool_)
+    return found & table.filled(column)  # NaN is unequal to every number: what is missing is not

@@ -96,9 +96,11 @@ class Words(Curator):
         }
 
     def _only_text(self) -> str:
-        if len(self.table.texts) != 1:
+        # A column of a text file may hold text: whether its cells look like numbers does not matter.
+        found = [name for name in self.table.columns if self.table.may_be_text(name)]
+        if len(found) != 1:
             raise InputError(
-                f"{self.table.name} has {len(self.table.texts)} columns of text; name the one in "
+                f"{self.table.name} has {len(found)} columns that may hold text; name the one in "
                 "question (column=)."
             )
-        return next(iter(self.table.texts))
+        return found[0]

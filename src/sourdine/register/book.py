@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from sourdine.budget import Budget
+from sourdine.checks import file_locks
 from sourdine.errors import InputError, SourdineError
 from sourdine.home import home
 from sourdine.register.records import Records, identify, origin
@@ -303,13 +304,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """The lock that orders register, ledger and draw; it ends with the process."""
-    try:
-        import fcntl  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise InputError(
-            "charges are entered in the register under a file lock, which this system does not have; "
-            "accounting, verification and reports work without it."
-        ) from None
+    fcntl = file_locks()
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

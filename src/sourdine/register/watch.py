@@ -146,8 +146,8 @@ def _before(book: Register, records: Sequence[Records], charged: Charged) -> lis
         for _, other, share in book.alike(each):
             if other.fingerprint != each.fingerprint:
                 said.append(
-                    f"about {share:.0%} of the rows of the smaller of {each.name} and {other.name} "
-                    "stand in both; they count as the same records."
+                    f"(for you only, not for release) about {share:.0%} of the rows of the smaller of "
+                    f"{each.name} and {other.name} stand in both; they count as the same records."
                 )
         lines = book.lines(each)
         elsewhere = [line for line in lines if line.ledger != charged.ledger]

@@ -12,6 +12,7 @@ from sourdine.report.findings import guarantee
 from sourdine.report.reading import (
     ABSENCE,
     accesses,
+    classes,
     confidence,
     environment,
     measurements,
@@ -19,6 +20,7 @@ from sourdine.report.reading import (
     strings,
     subject,
     text,
+    useless,
 )
 
 _METRICS = {"accuracy": "accuracy", "macro_f1": "f1", "matthews": "matthews_correlation"}
@@ -67,7 +69,9 @@ def card(
         ],
         measured=measurements(released),
         reference=bool(section(released, "reference")),
-        how=text(released, "how"),
+        how=str(released.get("how", "No metrics were released")),
+        useless=useless(released),
+        classes=classes(released),
         confidence=confidence(released),
         not_covered=strings(certificate.get("not_covered")),
         named=any("Brown" in item for item in strings(certificate.get("not_covered"))),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sourdine.events import FORMAT
+from sourdine.report.reading import section
 from sourdine.report.words import NOT_ACCOUNTED, UNKNOWN, above, below, described, event_of, number
 
 ORDER = (
@@ -16,6 +17,7 @@ ORDER = (
     *("data", "utility", "audit", "not_covered", "by", "made", "format", "version", "signature"),
 )
 _MARKS = {UNKNOWN: "unknown", NOT_ACCOUNTED: "warning"}
+_LATER = "in certificate.json, as this page was written before the folder was sealed"
 _HASH = re.compile("[0-9a-f]{32,}")
 
 
@@ -39,8 +41,14 @@ class Part:
 def parts(certificate: Mapping[str, Any]) -> list[Part]:
     """The certificate, known keys first in a sensible order, then whatever else it holds.
 
-    Keys that hold a single value stand together in a part of their own.
+    Keys that hold a single value stand together in a part of their own. A draft says where its hashes
+    and its signature will stand: the report is one of the files that they are of.
     """
+    if certificate.get("signature") == UNKNOWN:
+        certificate = {**certificate, "signature": _LATER}
+        if section(certificate, "released").get("files") == {}:
+            listed = {"files": f"{_LATER}, each with its hash"}
+            certificate["released"] = {**section(certificate, "released"), **listed}
     known = [key for key in ORDER if key in certificate]
     keys = [*known, *(key for key in certificate if key not in ORDER)]
     found, single = [], []

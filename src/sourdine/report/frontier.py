@@ -45,7 +45,8 @@ class Point:
 class Frontier:
     """A line of points for each method, and under what settings they were found.
 
-    epsilon: what all private runs together cost, or None where none was private.
+    epsilon: what all private runs together cost, or None where none was private. always: what always
+    one answer reaches.
     """
 
     metric: str
@@ -57,6 +58,7 @@ class Frontier:
     tested: int
     seeds: int
     epsilon: float | None
+    always: float | None = None
 
     def __post_init__(self) -> None:
         if not any(self.lines.values()):
@@ -90,7 +92,10 @@ def frontier(found: Frontier) -> Figure:
         _line(plot, ordered, place, color, marker, dash)
         last = ordered[-1]
         ends.append((place[last.epsilon], last.mean, method, color))
-    _limits(plot, points, place)
+    floor = [] if found.always is None else [found.always]
+    for value in floor:
+        plot.axhline(value, color=style.GREY, linewidth=1.0, linestyle=(0, (5, 3)), zorder=0)
+    _limits(plot, [*points, *(Point(budgets[0] if budgets else 1.0, v, v, v) for v in floor)], place)
     plot.set_xticks([place[e] for e in budgets], [f"{e:g}" for e in budgets])
     if open_end:
         _mark_open_end(plot, place, budgets)
@@ -217,8 +222,14 @@ def _caption(found: Frontier) -> str:
         if found.seeds == 1
         else f"mean of {found.seeds} runs each, from lowest to highest"
     )
-    said = f"{found.model}, {found.trained:,} training and {found.tested:,} held out records; {times}; "
+    things = "records" if found.unit == "example" else "people"
+    said = (
+        f"{found.model}, about {found.trained:,} {things} for training and {found.tested:,} held out; "
+    )
+    said += f"{times}; "
     said += "noise in the metric included. "
+    if found.always is not None:
+        said += f"Dashes: always answering the most frequent class, {found.always:.3f}. "
     if found.epsilon is not None:
         up = math.ceil(found.epsilon * 100) / 100
         said += f"All private runs together cost ε ≤ {up:.2f}. "

@@ -17,6 +17,7 @@ from sourdine.report.reading import (
     ABSENCE,
     Access,
     accesses,
+    classes,
     confidence,
     environment,
     measurements,
@@ -26,6 +27,7 @@ from sourdine.report.reading import (
     strings,
     subject,
     text,
+    useless,
 )
 from sourdine.report.words import NOT_ACCOUNTED, UNKNOWN
 
@@ -90,12 +92,13 @@ def page(
         ],
         measured=measurements(released),
         metrics=released,
+        useless=useless(released),
+        classes=classes(released),
         reference=section(released, "reference"),
         attacks=proven,
         shown=_shown(tried, promised),
         not_covered=strings(certificate.get("not_covered")),
         parts=fields.parts(certificate),
-        key=text(section(certificate, "signature"), "public_key"),
         bound=text(section(certificate, "guarantee"), "contribution_bound"),
         teachers=_teachers(certificate),
     )

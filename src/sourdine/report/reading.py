@@ -21,7 +21,11 @@ ABSENCE = {
     "add-remove": "left out, so that even the number of records stays private",
     "replace-one": "exchanged for any other",
 }
-_NAMES = {"macro_f1": "macro F1", "matthews": "Matthews correlation"}
+_NAMES = {
+    "macro_f1": "macro F1",
+    "matthews": "Matthews correlation",
+    "largest_class": "share of the largest class",
+}
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,28 @@ def measurements(metrics: Mapping[str, Any]) -> list[Measured]:
         if not number(value):
             continue
         low, high = (_number_or(given.get(end), value) for end in ("low", "high"))
-        beside = reference.get(name)
+        beside = reference.get(name) if name != "largest_class" else None  # says nothing of a model
         beside = beside.get("value") if isinstance(beside, Mapping) else beside
         spoken = _NAMES.get(name, name.replace("_", " "))
         found.append(Measured(spoken, value, low, high, beside if number(beside) else None))
     return found
+
+
+def useless(metrics: Mapping[str, Any]) -> str:
+    """In words where a model is no better than always one answer; "" where it is, or nobody knows."""
+    if metrics.get("beats_largest_class") is not False:
+        return ""
+    name = section(metrics, "largest_class").get("name")
+    which = f" ({name})" if name else ""
+    return (
+        f"This model is no better than always answering the most frequent class{which}: the interval "
+        "of its accuracy does not lie above the share of that class."
+    )
+
+
+def classes(metrics: Mapping[str, Any]) -> str:
+    """The names of the classes, as they were released; "" where metrics do not say."""
+    return ", ".join(strings(metrics.get("classes")))
 
 
 def confidence(metrics: Mapping[str, Any]) -> str:

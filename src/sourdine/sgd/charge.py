@@ -270,7 +270,7 @@ def _ledger(budget: Budget | Ledger, folder: Path | None) -> Ledger:
     if folder is None:
         return Ledger(None, budget)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder} cannot be a run folder: {error.strerror}.") from None
-    return Ledger(folder / FILE, budget)
+    return Ledger(folder / FILE, budget, nameless=True)  # the folder is made to be handed on

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from sourdine.checks import file_locks
 from sourdine.errors import InputError, SourdineError
 from sourdine.home import home
 from sourdine.rng import Streams
@@ -73,7 +74,7 @@ class Folder:
 
     def _take(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # private until it is sealed
         except OSError as error:
             raise InputError(f"{self.path} cannot be a run folder: {error.strerror}.") from None
         self._locks = [_locked(self.path / "lock", must=True)]
@@ -253,13 +254,11 @@ class Folder:
 
 
 def _locked(path: Path, must: bool) -> int:
-    """A handle that holds the lock, or -1 if another does; one without where there are none."""
+    """A handle that holds the lock, or -1 if another does; on a file system without locks, just one."""
+    fcntl = file_locks()
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        if sys.platform != "win32":
-            import fcntl  # noqa: PLC0415 (not on Windows)
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         return -1

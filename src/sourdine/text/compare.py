@@ -30,19 +30,21 @@ import torch
 from sourdine import checks, rng
 from sourdine.accounting import curve
 from sourdine.budget import Budget
-from sourdine.data.declared import Ask, check_labels
+from sourdine.data.copies import check_copies
+from sourdine.data.declared import Ask, check_labels, check_option
 from sourdine.digits import above
 from sourdine.errors import BudgetError, InputError
 from sourdine.events import Event, ParallelEvent, compose
 from sourdine.ledger import Entry, Ledger
 from sourdine.ledger.record import RESERVE
 from sourdine.ledger.shared import FILE, check_part, open_shared, published
+from sourdine.modes import for_release
 from sourdine.register import watch
 from sourdine.text import desk
 from sourdine.text.accounts import find_labels
+from sourdine.text.base import tell_of_base
 from sourdine.text.comparison import Comparison, OneRun
 from sourdine.text.desk import Desk
-from sourdine.text.prepared import Prepared
 from sourdine.text.releases import Labels
 from sourdine.text.results import METRICS, publish, sum_up
 from sourdine.text.runs import PLAN, Cost, costs, made
@@ -63,7 +65,9 @@ def compare(
     keep: bool = False,
     metric: str = "accuracy",
     at_most: float | None = None,
+    agree: Callable[[Comparison, float], bool] | None = None,
     other_labels: str | None = None,
+    leave_out_copies: bool = False,
     ask: Ask | None = None,
     tell: Tell = lambda done, total, doing: None,
     announce: Callable[[dict[str, Any]], object] = lambda plan: None,
@@ -71,20 +75,18 @@ def compare(
     """Makes the runs that are missing, shares them with whoever works in the same folder, and sums up.
 
     keep: the folder of every run stays, its weights and certificate too. at_most: the largest epsilon
-    that the whole may cost, by default the largest of the budgets compared. other_labels, ask: see
-    data/declared.py. announce: hears the plan and its cost once it is charged, before the first run.
+    that the whole may cost, by default the largest of the budgets compared. agree: asks whether more
+    may be spent, where at_most is None. other_labels, leave_out_copies, ask: see data/declared.py and
+    data/copies.py. announce: hears the plan and its cost once it is charged, before the first run.
     Returns what comparison.json holds.
     """
     checks.one_of("metric", metric, tuple(METRICS))
     table = Desk(out)
 
-    def agree(total: float | None) -> None:
-        check_labels(asked.labels, [asked.corpus], other_labels=other_labels, ask=ask)
-        if total is not None:
-            _agree(asked, total, at_most)
-
+    owner = _Owner(at_most, agree, other_labels, leave_out_copies, ask)
+    owner.check_options(asked)
     with table.claim("plan", wait=True):
-        planned = _planned(asked, table, agree)
+        planned = _planned(asked, table, owner)
     announce(planned)
     if workers == 1:
         _work(asked, table.folder, keep, tell)
@@ -94,8 +96,52 @@ def compare(
         _settle(asked, table)
         found = sum_up(planned, [table.result(run.name) or {} for run in asked.runs])
         publish(found, metric, table.folder)
+        for_release(table.folder)
         table.clear()
     return found
+
+
+# What the owner of the records allows
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """The answers that options gave in advance, and whom to ask for the others; see `compare`."""
+
+    at_most: float | None
+    agree: Callable[[Comparison, float], bool] | None
+    other_labels: str | None
+    leave_out_copies: bool
+    ask: Ask | None
+
+    def check_options(self, asked: Comparison) -> None:
+        check_option(asked.labels, self.other_labels)
+        if self.leave_out_copies and asked.public is None:
+            raise InputError(
+                "--leave-out-copies (leave_out_copies=) is about private records that stand in public "
+                "texts; give --public for pate, or leave it out."
+            )
+
+    def ask_about_records(self, asked: Comparison) -> None:
+        check_labels(asked.labels, [asked.corpus], other_labels=self.other_labels, ask=self.ask)
+        if asked.public is not None:  # PATE leaves such records out (text/ensemble.py)
+            check_copies(asked.corpus, [asked.public], leave_out=self.leave_out_copies, ask=self.ask)
+
+    def ask_about_total(self, asked: Comparison, total: float | None) -> None:
+        """Refuses a total that nobody has agreed to."""
+        limit = asked.largest if self.at_most is None else self.at_most
+        if total is None or total <= limit:
+            return
+        if self.at_most is not None or self.agree is None:
+            raise BudgetError(
+                f"this comparison was not begun: its {len(asked.runs)} runs cost epsilon "
+                f"{above(total)} in all, and at most {limit:g} was agreed to. Allow it with --at-most "
+                "(at_most=), or compare fewer methods, budgets or seeds. Nothing was charged."
+            )
+        if not self.agree(asked, total):
+            raise InputError(
+                "you answered no, so nothing was charged. Compare fewer methods, budgets or seeds."
+            )
 
 
 # The plan and its cost
@@ -105,7 +151,6 @@ def compare(
 class Price:
     """What a comparison releases and costs; nothing of it is charged yet."""
 
-    ready: Prepared
     each: dict[str, Cost]
     counts: Labels | None
     whole: Event | None
@@ -124,27 +169,15 @@ def price(asked: Comparison) -> Price:
         counts = Labels(sigma, asked.delta * _LABEL_SHARE, asked.rows_per_user, "zero-out")
     whole = _whole(asked, each, counts)
     epsilon = None if whole is None else curve(whole).epsilon_upper(asked.delta) * (1 + 1e-6)
-    return Price(ready, each, counts, whole, epsilon)
+    return Price(each, counts, whole, epsilon)
 
 
-def _agree(asked: Comparison, total: float, at_most: float | None) -> None:
-    """Refuses a total that nobody has agreed to."""
-    limit = asked.largest if at_most is None else at_most
-    if total <= limit:
-        return
-    raise BudgetError(
-        f"this comparison was not begun: its {len(asked.runs)} runs cost epsilon {above(total)} in "
-        f"all, and at most {limit:g} was agreed to. Allow it with --at-most (at_most=), or compare "
-        "fewer methods, budgets or seeds. Nothing was charged."
-    )
-
-
-def _planned(asked: Comparison, table: Desk, agree: Callable[[float | None], None]) -> dict[str, Any]:
+def _planned(asked: Comparison, table: Desk, owner: _Owner) -> dict[str, Any]:
     """The plan of the folder, made and charged if there is none yet."""
     about = asked.described()
     known = desk.read(table.folder / PLAN)
     if known is None:
-        return _plan(asked, about, table, agree)
+        return _plan(asked, about, table, owner)
     if (known.get("format"), known.get("version")) != (_FORMAT, _VERSION):
         raise InputError(f"{table.folder / PLAN} is of another or a newer kind; update sourdine.")
     other = [name for name, value in about.items() if known["settings"].get(name) != value]
@@ -161,16 +194,17 @@ def _planned(asked: Comparison, table: Desk, agree: Callable[[float | None], Non
     return known
 
 
-def _plan(
-    asked: Comparison, about: dict[str, Any], table: Desk, agree: Callable[[float | None], None]
-) -> dict[str, Any]:
+def _plan(asked: Comparison, about: dict[str, Any], table: Desk, owner: _Owner) -> dict[str, Any]:
     folder = table.folder
     if folder.exists() and any(path.name != FILE for path in folder.iterdir()):
         raise InputError(f"{folder} is not empty and holds no comparison; name a new folder.")
+    owner.ask_about_records(asked)  # before the model is loaded
+    budget = asked.budget(asked.largest) if asked.largest else None
+    tell_of_base(asked.model, budget, asked.corpus, asked.corpus, asked.encoding)
     priced = price(asked)
-    ready, each, counts = priced.ready, priced.each, priced.counts
+    each, counts = priced.each, priced.counts
     source = rng.secure()
-    agree(priced.epsilon)
+    owner.ask_about_total(asked, priced.epsilon)
     if priced.whole is not None and priced.epsilon is not None:
         _reserve(asked, priced.whole, priced.epsilon, table, source.kind)
     labels, failure = list(asked.labels or ()), None
@@ -184,7 +218,7 @@ def _plan(
         "version": _VERSION,
         "settings": about,
         "unit": asked.unit,
-        "records": {"train": len(ready.train), "test": len(ready.test or ())},
+        "records": asked.parts,
         "labels": labels,
         "runs": [run.name for run in asked.runs],
         "private_runs": sum(run.private for run in asked.runs),
@@ -226,7 +260,7 @@ def _ledger(asked: Comparison, table: Desk, budget: Budget | None) -> tuple[Ledg
             check_part(shared, budget)
         return shared, name.read_text(encoding="utf-8")
     table.folder.mkdir(parents=True, exist_ok=True)
-    return Ledger(table.folder / FILE, budget), name.read_text(encoding="utf-8")
+    return Ledger(table.folder / FILE, budget, nameless=True), name.read_text(encoding="utf-8")
 
 
 def _reserved(ledger: Ledger, run: str) -> Entry | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sourdine import checks
 from sourdine.budget import Budget
+from sourdine.data.copies import refuse_same_table
 from sourdine.data.corpus import Corpus, read_corpus
 from sourdine.data.fingerprint import fingerprint
 from sourdine.errors import InputError
@@ -92,6 +93,18 @@ class Comparison:
         return 0.1 if self.units >= 5_000 else 0.2
 
     @property
+    def parts(self) -> dict[str, int]:
+        """About how many units are trained on and held out: exact sizes tell where a unit lies."""
+        test = round(self.held_out * self.units)
+        return {"train": self.units - test, "test": test}
+
+    @property
+    def tested(self) -> str:
+        """About how many units are held out, in words."""
+        things = "records" if self.unit == "example" else "people"
+        return f"about {self.parts['test']:,} of {self.units:,} {things}"
+
+    @property
     def runs(self) -> list[OneRun]:
         return [
             OneRun(method, epsilon, repetition)
@@ -123,6 +136,7 @@ class Comparison:
             steps=self.steps,
             max_length=self.max_length,
             held_out=self.held_out,
+            minutes=math.inf,  # all methods and all processes follow one plan
             device=self.device,
             not_private=not run.private,
             seed=None if run.private else run.repetition,
@@ -198,7 +212,13 @@ def comparison(
     if not epsilons:
         raise InputError("give the budgets to compare, for instance 1, 2, 5 and inf (no privacy).")
     found = sorted({math.inf if e == math.inf else checks.protecting(e) for e in epsilons})
+    refuse_same_table(data, public, "--public (public=)")
     chosen = _methods(methods, labels is not None, public is not None, device)
+    if public is not None and Ensemble.name not in chosen:
+        raise InputError(
+            "public texts (--public) are for pate, which is not compared here: declare the classes "
+            "with --labels, or name pate among --methods; or leave --public out."
+        )
     corpus = (
         data
         if isinstance(data, Corpus)

@@ -23,7 +23,7 @@ from sourdine.text import inputs, output
 from sourdine.text.examples import Collate, cached_features
 from sourdine.text.output import FEATURES, Weights
 from sourdine.text.prepared import Prepared
-from sourdine.text.releases import Confusion, first_rows
+from sourdine.text.releases import Confusion
 from sourdine.text.tasks import Classify
 
 _NO_FLIP = 1e-12
@@ -147,10 +147,17 @@ def read_rows(
 
 
 def metrics(
-    weights: Weights, test: Rows, goal: Classify, noise: float | None, most: int, source: Source
+    weights: Weights,
+    test: Rows,
+    goal: Classify,
+    noise: float | None,
+    most: int,
+    source: Source,
+    amount: str,
 ) -> dict[str, Any]:
     """What held out records say, as the Trainer tells it; noise None: exactly, which is not private.
 
+    amount: about how many they are, in words: how many exactly tells where a unit lies.
     Guarantee: GaussianEvent(noise) for a unit that is held out.
     """
     answers = weights.scores(test.features).argmax(1).tolist()
@@ -161,10 +168,8 @@ def metrics(
     else:
         counts = Confusion(len(goal.labels), noise, most)
         matrix, deviation = counts.release(test.classes, answers, source, test.users), counts.deviation
-        # Of several rows a person, how many there are is that person's.
-        tested = sum(first_rows(test.users, len(answers), most)) if most == 1 else None
-        amount = "the" if tested is None else f"{tested:,}"
-        how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount} "
-        how += "records, charged"
-    said = {name: vars(metric) for name, metric in goal.metrics(matrix, deviation, tested).items()}
-    return {**said, "records": tested or "UNKNOWN", "how": how, "reference": None}
+        tested = None
+        how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount} held "
+        how += "out, charged"
+    found = goal.metrics(matrix, deviation, tested)
+    return {**found, "records": tested or amount, "how": how, "reference": None}

@@ -10,13 +10,14 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sourdine.checks import file_locks
 from sourdine.data.owner import BESIDE
 from sourdine.errors import InputError, SourdineError
+from sourdine.modes import private_folder
 
 
 class Desk:
@@ -50,7 +51,7 @@ class Desk:
         """
         path = self.beside / f"{name}.lock"
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private_folder(path.parent)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise SourdineError(f"{path} cannot be written: {error.strerror}.") from None
@@ -101,10 +102,7 @@ def write(path: Path, content: Mapping[str, Any] | str) -> None:
 
 
 def _locked(handle: int, wait: bool) -> bool:
-    if sys.platform == "win32":
-        return True
-    import fcntl  # noqa: PLC0415 (not on Windows)
-
+    fcntl = file_locks()
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sourdine.data.fetch import cache
 from sourdine.data.fingerprint import own_key
+from sourdine.data.resting import bound_features, features_folder, used
+from sourdine.text.machine import halves, multiplies_halves
 from sourdine.text.models import Classifier, quiet
 
 NOTHING = -1
@@ -50,6 +51,13 @@ def tokenized(
         }
         for row, own in zip(rows, classes, strict=True)
     )
+
+
+def lengths(tokenizer: Any, texts: Sequence[Sequence[str]]) -> list[int]:
+    """How many tokens each record has, whole."""
+    with quiet():
+        found = tokenizer(*(list(column) for column in texts), add_special_tokens=True)
+    return [len(ids) for ids in found["input_ids"]]
 
 
 class Collate:
@@ -105,7 +113,7 @@ def features(
     order = sorted(range(len(examples)), key=examples.sizes.__getitem__, reverse=True)
     found = torch.empty(len(examples), model.width)
     model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), halves(device):
         for start in range(0, len(order), batch_size):
             places = order[start : start + batch_size]
             batch = {
@@ -128,6 +136,9 @@ def cached_features(
 ) -> Tensor:
     """As `features`, kept in the user's cache folder: they are private, and never leave it.
 
+    Held-out and test texts lie there too. What nobody used for 30 days goes, and so do the oldest
+    files beyond 2 GB (data/resting.py).
+
     alone: one text at a time. In a batch the last digits of a vector depend on its neighbours there.
 
     The file's name is a keyed hash of the token ids and of the encoder: weights, buffers, settings.
@@ -139,14 +150,15 @@ def cached_features(
     name.update(
         f"{type(model.encoder).__name__} {model.pooling.name} {model.scale} {settings}".encode()
     )
-    name.update(b"alone" * alone)
+    name.update(b"alone" * alone + b"halves" * multiplies_halves(next(model.parameters()).device))
     for example in examples:
         for row in (example["input_ids"], example.get("token_type_ids", ())):
             name.update(b"%d|" % len(row) + np.asarray(row, dtype=np.int64).tobytes())
-    path = cache() / "features" / f"{name.hexdigest()}.npy"
+    path = features_folder() / f"{name.hexdigest()}.npy"
     try:
         kept = torch.from_numpy(np.load(path))
         if kept.shape == (len(examples), model.width):
+            used(path)
             tell(len(examples))
             return kept
     except (OSError, ValueError, EOFError):
@@ -165,5 +177,6 @@ def _keep(path: Path, found: Tensor) -> None:
         with os.fdopen(handle, "wb") as file:
             np.save(file, found.numpy())
         draft.replace(path)
+        bound_features()
     except OSError:
         draft.unlink(missing_ok=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sourdine.text.base import load_base
 from sourdine.text.examples import Collate, features, tokenized
 from sourdine.text.machine import device_of
-from sourdine.text.models import Classifier, load_encoder
+from sourdine.text.models import Classifier
 from sourdine.text.prepared import default_model
 
 LONGEST = 128
@@ -20,7 +21,7 @@ class Frozen:
 
     def __init__(self, model: str | None, device: str | None, tell: Tell | None = None) -> None:
         self.base = model or default_model()
-        self.encoder, self.tokenizer, self.pooling = load_encoder(self.base)
+        self.encoder, self.tokenizer, self.pooling = load_base(self.base)
         self.longest = min(
             LONGEST, getattr(self.encoder.config, "max_position_embeddings", None) or LONGEST
         )

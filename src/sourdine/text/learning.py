@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sourdine import rng
 from sourdine.budget import Budget
@@ -17,10 +17,10 @@ from sourdine.sgd.charge import Charge
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts
 from sourdine.text.auditing import Auditing
-from sourdine.text.examples import Collate, Features, cached_features
+from sourdine.text.examples import Collate, Examples, Features, cached_features
 from sourdine.text.log import releasable
 from sourdine.text.models import Classifier
-from sourdine.text.prepared import Prepared
+from sourdine.text.prepared import Prepared, units_of
 from sourdine.text.releases import Confusion, first_rows
 from sourdine.text.tasks import Classify, OnFeatures
 
@@ -33,8 +33,10 @@ class Learning:
     budget: Budget | None
     rows_per_user: int
     _given_test: Any
+    _stated: dict[str, Any]
     _reference: dict[str, Any] | None
     _source: rng.Source | None
+    seed: int | None
     _auditing: Auditing
     _device: torch.device
     _log: Callable[[dict[str, float]], object]
@@ -80,6 +82,8 @@ class Learning:
         # A copy: another run of this trainer must not start from what this one has learnt.
         encoder = ready.encoder if ready.plan.strategy.name == "head" else copy.deepcopy(ready.encoder)
         network = goal.model(encoder, ready.pooling, ready.plan.scale)
+        if self.seed is not None:  # what a strategy adds is drawn by torch
+            torch.default_generator.manual_seed(self.seed)
         ready.plan.strategy.prepare(network)
         network.to(self._device).eval()  # dropout would only add noise to noise
         model = OnFeatures(network.head) if ready.plan.strategy.name == "head" else network
@@ -94,11 +98,15 @@ class Learning:
         collate = Collate(ready.tokenizer.pad_token_id, ready.plan.max_length)
         if ready.plan.strategy.name != "head":
             return rows, collate
-        frozen = cached_features(
+        dataset = Features(self._frozen(network, rows, collate), goal.classes(labels))
+        return dataset, torch.utils.data.default_collate
+
+    def _frozen(self, network: Classifier, rows: Examples, collate: Collate) -> Tensor:
+        """What the frozen encoder makes of the texts, where the head trains."""
+        found = cached_features(
             network, rows, collate, tell=lambda done: self._tell("reading", done, len(rows), None)
         )
-        dataset = Features(frozen.to(self._device), goal.classes(labels))
-        return dataset, torch.utils.data.default_collate
+        return found.to(self._device)
 
     def _metrics(
         self,
@@ -110,7 +118,7 @@ class Learning:
     ) -> dict[str, Any]:
         """Noisy metrics on private records, exact ones on public records, none without any."""
         if ready.test is None:
-            return {"how": "no records were held out: nothing is known about its accuracy"}
+            return {"classes": list(goal.labels), "how": self.untested(ready)}
         test = ready.test
         answers = self._answers(ready, goal, network, test)
         true = goal.classes(test.labels or ())
@@ -119,6 +127,7 @@ class Learning:
             counts = Confusion(len(goal.labels), 1.0)
             matrix, deviation, tested = counts.count(true, answers), 0.0, len(true)
             known: int | None = tested
+            amount = ""
             how = f"exact, on {tested:,} records that the owner declares public"
         else:
             counts = Confusion(len(goal.labels), noise, self.rows_per_user)
@@ -127,12 +136,30 @@ class Learning:
             tested = sum(first_rows(test.users, len(true), self.rows_per_user))
             # Of several rows a person, how many there are is that person's.
             known = tested if self._sizes_known(test) and self.rows_per_user == 1 else None
-            amount = "the" if known is None else f"{known:,}"
-            how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount} "
-            how += "records, charged"
+            amount = self._amount(ready, test, ready.plan.held_out)
+            how = f"Gaussian noise of deviation {deviation:.3g} on the confusion matrix of {amount}"
+            how += ", charged" if self._given_test is not None else " held out, charged"
         found = goal.metrics(matrix, deviation, known)
-        said = {name: vars(metric) for name, metric in found.items()}
-        return {**said, "records": known or "UNKNOWN", "how": how, "reference": self._reference}
+        return {**found, "records": known or amount, "how": how, "reference": self._reference}
+
+    def _amount(self, ready: Prepared, corpus: Corpus, share: float) -> str:
+        """How many records or people a part of the data has, as far as that may be told."""
+        things = "records" if corpus.users is None else "people"
+        if self.budget is not None and self.budget.adjacency == "add-remove":
+            return f"the {things}"
+        if self._given_test is None and share < 1:  # sizes of a split tell where a unit lies
+            units = ready.situation.units
+            return f"about {share * units:,.0f} of {units:,} {things}"
+        return f"{units_of(corpus):,} {things}"
+
+    def untested(self, ready: Prepared) -> str:
+        """Why no records are held out, and what to do about it."""
+        asked = self._stated["held_out"] is not None
+        why = "No units are held out, as asked." if asked else ready.plan.reasons["held_out"]
+        return (
+            f"{why} So nothing is known about the accuracy. To measure it, test on other records "
+            "(--test FILE, and --test-is-public if they are public), or hold some out (--held-out 0.2)."
+        )
 
     def _log_metrics(self, metrics: dict[str, Any]) -> None:
         """Once they are noted: what somebody may have seen is never drawn again."""
@@ -144,4 +171,8 @@ class Learning:
     def _answers(self, ready: Prepared, goal: Classify, network: Classifier, test: Corpus) -> list[int]:
         """The class that the model finds most likely, for each test record."""
         rows = goal.examples(ready.tokenizer, test.texts, test.labels or (), ready.plan.max_length)
-        return loop.predicted(network, rows, Collate(ready.tokenizer.pad_token_id), 64)
+        collate = Collate(ready.tokenizer.pad_token_id, ready.plan.max_length)
+        if ready.plan.strategy.name == "head":
+            with torch.no_grad():
+                return network.head(self._frozen(network, rows, collate)).argmax(1).tolist()  # type: ignore[no-any-return]
+        return loop.predicted(network, rows, collate, 64)

@@ -26,7 +26,7 @@ import numpy as np
 from sourdine.errors import InputError
 
 Values = dict[str, float]
-_METRICS = ("accuracy", "macro_f1", "matthews")
+_METRICS = ("accuracy", "largest_class", "macro_f1", "matthews")
 RELEASABLE = (
     *("step", "epsilon", "delta", "learning_rate"),
     *(f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")),

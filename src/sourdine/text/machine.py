@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -40,6 +40,19 @@ def computed_on(device: torch.device) -> str:
     """How the clipped sums of a run are made there, for its certificate."""
     how = "operation by operation" if graphs_on(device) is None else "by one graph a batch, as traced"
     return f"{how}, on {device.type}"
+
+
+def multiplies_halves(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 faster than single precision."""
+    if device.type != "cpu":
+        return device.type == "cuda"
+    known = getattr(torch.cpu, "_is_avx512_bf16_supported", None)  # torch has no public name for it
+    return bool(known is not None and known())
+
+
+def halves(device: torch.device) -> AbstractContextManager[None]:
+    """Layers run in bfloat16 where that is faster; norms and sums keep single precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=multiplies_halves(device))
 
 
 @contextmanager

@@ -1,4 +1,10 @@
-"""A trained model: using it, and keeping it in a folder that transformers or sourdine can load."""
+"""A trained model: using it, and keeping it in a folder that `load` reads.
+
+No architecture of transformers pools, scales and classifies as Classifier does (models.py). Given the
+encoder alone, transformers would add a head of random weights and answer with it, without an error. So
+its config and weights lie under names that transformers does not look for, and config.json names a kind
+of model that it refuses. The tokenizer is an ordinary one: AutoTokenizer loads it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +21,15 @@ from safetensors.torch import load_file, save_file
 
 from sourdine.errors import InputError
 from sourdine.text.examples import NOTHING, Collate, tokenized
-from sourdine.text.models import POOLINGS, Classifier, load_encoder, quiet
+from sourdine.text.models import CONFIG, POOLINGS, WEIGHTS, Classifier, load_encoder, quiet
 from sourdine.text.tasks import Classify
 
-FORMAT, VERSION = "sourdine.model", 1
+FORMAT, VERSION = "sourdine.model", 2
+KNOWN = (1, 2)
+"""In version 1, config.json and model.safetensors were the encoder's."""
 DESCRIPTION, HEAD = "sourdine.json", "head.safetensors"
+MODEL_TYPE = "sourdine text classifier (load this folder with sourdine.load)"
+"""What transformers quotes when it refuses the folder."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,7 +81,7 @@ class TextModel:
         return found
 
     def save(self, folder: Path) -> None:
-        """The encoder and tokenizer as transformers saves them, the rest beside them.
+        """The encoder under names of its own, the tokenizer as transformers saves it, the head beside.
 
         OSError where they cannot be written; safetensors has an error of its own for a full disk.
         """
@@ -82,8 +92,12 @@ class TextModel:
 
     def _save(self, folder: Path) -> None:
         with quiet():
-            self.network.encoder.save_pretrained(folder)  # type: ignore[operator]
+            # In one file, whatever its size.
+            self.network.encoder.save_pretrained(folder, max_shard_size="100TB")  # type: ignore[operator]
             self.tokenizer.save_pretrained(folder)
+        (folder / "model.safetensors").replace(folder / WEIGHTS)
+        (folder / "config.json").replace(folder / CONFIG)
+        _write(folder / "config.json", {"model_type": MODEL_TYPE})
         added = {"head.weight": self.network.head.weight, "head.bias": self.network.head.bias}
         if self.network.prompt is not None:
             added["prompt"] = self.network.prompt
@@ -99,18 +113,21 @@ class TextModel:
             "pooling": self.network.pooling.name,
             "scale": self.network.scale,
         }
-        text = json.dumps(described, indent=2, ensure_ascii=False) + "\n"
-        (folder / DESCRIPTION).write_text(text, encoding="utf-8")
+        _write(folder / DESCRIPTION, described)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def load(folder: str | Path) -> TextModel:
-    """The model of a run folder."""
+    """The model of a run folder, of this version or an older one."""
     path = Path(folder).expanduser()
     if not (path / DESCRIPTION).exists():
         raise InputError(f"{str(folder)!r} holds no model of sourdine: {DESCRIPTION} is missing.")
     try:
         described = json.loads((path / DESCRIPTION).read_text(encoding="utf-8"))
-        if (described["format"], described["version"]) != (FORMAT, VERSION):
+        if described["format"] != FORMAT or described["version"] not in KNOWN:
             raise InputError(f"{path / DESCRIPTION} is of another or a newer kind; update sourdine.")
         task = Classify(tuple(described["labels"]))
         pooling = POOLINGS[described["pooling"]]()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from sourdine.errors import InputError
 
 BYTES = "bytes"
 """The name of the built-in model."""
+CONFIG, WEIGHTS = "encoder.json", "encoder.safetensors"
+"""The encoder of a run folder; model.py says why it is not called as transformers calls it."""
 
 
 class Classifier(nn.Module):
@@ -64,7 +67,8 @@ class Classifier(nn.Module):
             inputs["inputs_embeds"] = torch.cat([prompt, words], 1)
             mask = torch.cat([mask.new_ones(len(ids), len(self.prompt)), mask], 1)
             inputs["attention_mask"] = mask
-        hidden = self.encoder(**inputs).last_hidden_state
+        with plain_attention(self.encoder):
+            hidden = self.encoder(**inputs).last_hidden_state
         pooled = self.pooling(hidden, mask)
         return nn.functional.normalize(pooled, dim=-1) * self.scale
 
@@ -96,6 +100,24 @@ class Last(Pooling):
         return hidden[torch.arange(len(hidden), device=hidden.device), last]
 
 
+@contextlib.contextmanager
+def plain_attention(encoder: Any) -> Iterator[None]:
+    """On a CPU in half precision: attention as products and a softmax, not as torch's fused kernel.
+
+    There the fused kernel's sums depend on how far a text is padded, which is to say on its neighbours
+    (3e-4 of a loss for MiniLM), and its backward pass takes longer than all of the rest.
+    """
+    before = getattr(encoder.config, "_attn_implementation", None)
+    if before != "sdpa" or not torch.is_autocast_enabled("cpu"):
+        yield
+        return
+    encoder.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        encoder.set_attn_implementation(before)
+
+
 POOLINGS: dict[str, type[Pooling]] = {kind.name: kind for kind in (Mean, Last)}
 
 
@@ -103,14 +125,14 @@ def load_encoder(name: str) -> tuple[Any, Any, Pooling]:
     """Encoder, tokenizer and pooling of a local path, a hub name, or `bytes`."""
     if name == BYTES:
         return (*_bytes(), Mean())
-    from transformers import AutoConfig, AutoModel, AutoTokenizer  # noqa: PLC0415 (seconds)
+    from transformers import AutoModel, AutoTokenizer  # noqa: PLC0415 (seconds)
 
     _check_path(name)
     try:
         with quiet():
-            config = AutoConfig.from_pretrained(name)
-            tokenizer = AutoTokenizer.from_pretrained(name)
-            model, notes = AutoModel.from_pretrained(name, output_loading_info=True)
+            config = _config(name)
+            tokenizer = AutoTokenizer.from_pretrained(name, config=config)
+            model, notes = AutoModel.from_pretrained(name, config=config, output_loading_info=True)
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise InputError(
             f"the model {name!r} cannot be loaded: {_first_line(error)} Name a folder that "
@@ -159,6 +181,18 @@ def quiet() -> Iterator[None]:
         hub.setLevel(before)
         if shown:
             notes.enable_progress_bar()
+
+
+def _config(name: str) -> Any:
+    """The config of a model of transformers, or of the encoder in a run folder."""
+    from transformers import AutoConfig  # noqa: PLC0415 (seconds)
+
+    own = Path(name).expanduser() / CONFIG
+    if not own.exists():
+        return AutoConfig.from_pretrained(name)
+    config = AutoConfig.for_model(**json.loads(own.read_text(encoding="utf-8")))
+    config.transformers_weights = WEIGHTS
+    return config
 
 
 def _bytes() -> tuple[Any, Any]:

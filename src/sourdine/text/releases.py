@@ -1,13 +1,10 @@
-"""Noisy counts beside the training: labels that nobody declared, and the confusion matrix.
-
-Metrics are computed from the noisy matrix alone, so that they and their intervals cost nothing more.
-"""
+"""Noisy counts beside the training: labels that nobody declared, and the confusion matrix."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +21,6 @@ from sourdine.sgd.noise import normal, round_
 Floats = NDArray[np.float64]
 _NO_LOSS = 1e-12
 """Stands for epsilon 0, the least that an event can state."""
-_RESAMPLES = 1000
 
 
 def noisy(values: torch.Tensor, deviation: float, source: Source) -> torch.Tensor:
@@ -182,111 +178,3 @@ class Confusion:
         cells = np.bincount(rows * self.classes + columns, minlength=self.classes**2)
         exact: Floats = cells.astype(np.float64).reshape(self.classes, self.classes)
         return exact
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number with an interval that holds noise and the choice of test records, roughly."""
-
-    value: float
-    low: float
-    high: float
-    confidence: float
-
-
-def plausible(matrix: Floats, records: int | None = None) -> Floats:
-    """The nearest matrix (l2) without negative cells whose cells add up to `records`.
-
-    Cutting negative cells alone would add records that nobody has, most where true cells are empty.
-    The total is the noisy one where the number of records is not public.
-    """
-    total = max(1.0, float(matrix.sum()) if records is None else float(records))
-    cells = np.sort(matrix.ravel())[::-1]
-    excess = (np.cumsum(cells) - total) / np.arange(1, cells.size + 1)
-    taken = excess[int(np.nonzero(cells > excess)[0][-1])]
-    projected: Floats = np.maximum(matrix - taken, 0.0)
-    return projected
-
-
-def accuracy(
-    matrix: Floats, deviation: float, records: int | None = None, confidence: float = 0.95
-) -> Metric:
-    """The share of right answers: the noisy diagonal over the number of records.
-
-    Interval: all p with (found - p)^2 <= z^2 (p (1 - p) / n + K deviation^2 / n^2), Wilson's (1927)
-    with the variance of the noise on K cells added. Where n is not public, the noisy total stands for
-    it, and the noise of all K^2 cells counts: K (1 - p)^2 + (K^2 - K) p^2 in place of K.
-    """
-    classes = len(matrix)
-    z = float(special.ndtri((1 + checks.probability("confidence", confidence)) / 2))
-    n = max(1.0, float(matrix.sum())) if records is None else float(checks.whole("records", records))
-    found = min(1.0, max(0.0, float(np.trace(matrix)) / n))
-    cells = float(classes)
-    if records is None:
-        cells = classes * (1 - found) ** 2 + (classes**2 - classes) * found**2
-    noise = cells * (checks.not_negative("deviation", deviation) / n) ** 2
-    a, b, c = 1 + z * z / n, 2 * found + z * z / n, found**2 - z * z * noise
-    root = math.sqrt(b * b - 4 * a * c)
-    low, high = (b - root) / (2 * a), (b + root) / (2 * a)
-    return Metric(found, min(found, max(0.0, low)), max(found, min(1.0, high)), confidence)
-
-
-def macro_f1(
-    matrix: Floats, deviation: float, records: int | None = None, confidence: float = 0.95
-) -> Metric:
-    """The mean over all classes of 2 TP / (2 TP + FP + FN), 0 for a class that is nowhere."""
-    return _resampled(_macro_f1, matrix, deviation, records, confidence, least=0.0)
-
-
-def matthews(
-    matrix: Floats, deviation: float, records: int | None = None, confidence: float = 0.95
-) -> Metric:
-    """Matthews' correlation for K classes (Gorodkin 2004); 0 where all answers are alike."""
-    return _resampled(_matthews, matrix, deviation, records, confidence, least=-1.0)
-
-
-def _resampled(
-    metric: Callable[[Floats], Floats],
-    matrix: Floats,
-    deviation: float,
-    records: int | None,
-    confidence: float,
-    *,
-    least: float,
-) -> Metric:
-    """A metric of the plausible matrix, with the basic bootstrap interval (Davison and Hinkley 1997).
-
-    Test records are drawn again from the plausible matrix and noise is added again; the interval is
-    2 value - quantile, which takes away to first order the bias that noise puts into the metric. It
-    works on noisy numbers only and gives the same interval each time: no private randomness is needed.
-    """
-    outside = (1 - checks.probability("confidence", confidence)) / 2
-    checks.not_negative("deviation", deviation)
-    likely = plausible(matrix, records)
-    value = float(metric(likely[None])[0])
-    n = max(1, round(float(likely.sum())))
-    rng = np.random.default_rng(0)
-    drawn = rng.multinomial(n, likely.ravel() / likely.sum(), _RESAMPLES).reshape(-1, *matrix.shape)
-    again = drawn + deviation * rng.standard_normal(drawn.shape)
-    values = metric(np.stack([plausible(one, records) for one in again]))
-    top, bottom = np.quantile(values, [1 - outside, outside])
-    low, high = max(least, 2 * value - float(top)), min(1.0, 2 * value - float(bottom))
-    return Metric(value, min(low, value), max(high, value), confidence)
-
-
-def _macro_f1(matrices: Floats) -> Floats:
-    right = np.diagonal(matrices, axis1=1, axis2=2)
-    both = matrices.sum(axis=1) + matrices.sum(axis=2)
-    score: Floats = np.divide(2 * right, both, out=np.zeros_like(both), where=both > 0).mean(axis=1)
-    return score
-
-
-def _matthews(matrices: Floats) -> Floats:
-    right = np.diagonal(matrices, axis1=1, axis2=2).sum(axis=1)
-    predicted, true, n = matrices.sum(axis=1), matrices.sum(axis=2), matrices.sum(axis=(1, 2))
-    covariance = right * n - (predicted * true).sum(axis=1)
-    spread = (n**2 - (predicted**2).sum(axis=1)) * (n**2 - (true**2).sum(axis=1))
-    # Rounding leaves a trace of spread where there is none.
-    usable = spread > 1e-12 * n**4
-    score: Floats = np.divide(covariance, np.sqrt(np.abs(spread)), np.zeros_like(n), where=usable)
-    return score

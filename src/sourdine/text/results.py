@@ -13,6 +13,9 @@ from sourdine.errors import SourdineError
 from sourdine.text import desk
 
 METRICS = {"accuracy": "accuracy", "macro_f1": "macro F1"}
+SHOWN = {**METRICS, "matthews": "Matthews correlation"}
+"""What the tables show; METRICS are those that a figure can be drawn by."""
+ALWAYS = "always the most frequent class"
 RESULT = "comparison"
 _GRADIENTS = (
     "noisy gradients while it trains",
@@ -49,14 +52,17 @@ def sum_up(plan: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[s
     found: dict[tuple[str, Any], list[Mapping[str, Any]]] = {}
     for run in runs:
         found.setdefault((run["method"], run["epsilon"]), []).append(run["metrics"])
+    # Runs of a version that did not know the largest class may have been finished before.
+    names = [*SHOWN, *(["largest_class"] if all("largest_class" in x["metrics"] for x in runs) else [])]
     results = [
         {"method": method, "epsilon": epsilon, "private": epsilon != "inf"}
-        | {name: _spread([one[name]["value"] for one in each]) for name in METRICS}
+        | {name: _spread([one[name]["value"] for one in each]) for name in names}
+        | {"no_better": sum(not one.get("beats_largest_class", True) for one in each)}
         for (method, epsilon), each in found.items()
     ]
     kept = ("format", "version", "settings", "unit", "records", "labels", "epsilon", "private_runs")
-    says = {name: plan[name] for name in kept}
-    return {**says, "delta": plan["settings"]["delta"], "says": sentences(plan), "results": results}
+    about = {name: plan[name] for name in kept} | {"delta": plan["settings"]["delta"]}
+    return {**about, "says": [*sentences(plan), *_useless(results)], "results": results}
 
 
 def sentences(plan: Mapping[str, Any]) -> list[str]:
@@ -78,11 +84,26 @@ def sentences(plan: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def _useless(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which methods are, at which budgets, no better than always one answer."""
+    return [
+        f"{result['method']} {_budget(result['epsilon'])} is no better than always answering the most "
+        f"frequent class, in {result['no_better']} of {len(result['accuracy']['values'])} runs: the "
+        "interval of its accuracy does not lie above the share of that class."
+        for result in results
+        if result["no_better"]
+    ]
+
+
+def _budget(epsilon: Any) -> str:
+    return "without privacy" if epsilon == "inf" else f"at epsilon {epsilon:g}"
+
+
 def publish(found: Mapping[str, Any], metric: str, folder: Path) -> None:
     """Writes comparison.json, comparison.md and the frontier by this metric."""
     from sourdine.report.frontier import Frontier, Point, draw  # noqa: PLC0415 (matplotlib)
 
-    settings = found["settings"]
+    settings, shares = found["settings"], _shares(found)
     lines: dict[str, list[Point]] = {}
     for result in found["results"]:
         spread, epsilon = result[metric], float(result["epsilon"])
@@ -98,6 +119,7 @@ def publish(found: Mapping[str, Any], metric: str, folder: Path) -> None:
         tested=found["records"]["test"],
         seeds=settings["seeds"],
         epsilon=found["epsilon"],
+        always=statistics.fmean(shares) if shares and metric == "accuracy" else None,
     )
     desk.write(folder / f"{RESULT}.json", found)
     desk.write(folder / f"{RESULT}.md", _page(found, metric))
@@ -113,14 +135,26 @@ def publish(found: Mapping[str, Any], metric: str, folder: Path) -> None:
 
 
 def rows(found: Mapping[str, Any], metric: str) -> list[list[str]]:
-    """The table: a heading, then a line for each method with its mean and spread at each budget."""
+    """The table: a heading, then a line for each method with its mean and spread at each budget.
+
+    Under accuracies stands what always answering the most frequent class reaches, as the same runs
+    measured it.
+    """
     epsilons = found["settings"]["epsilon"]
     heading = ["no privacy" if e == "inf" else f"epsilon {e:g}" for e in epsilons]
     cells = {
         (result["method"], result["epsilon"]): _cell(result[metric]) for result in found["results"]
     }
     lines = [[method, *(cells[method, e] for e in epsilons)] for method in found["settings"]["methods"]]
+    if metric == "accuracy" and all("largest_class" in result for result in found["results"]):
+        lines.append([ALWAYS, *(_cell(_spread(_shares(found, epsilon))) for epsilon in epsilons)])
     return [["method", *heading], *lines]
+
+
+def _shares(found: Mapping[str, Any], epsilon: Any = None) -> list[float]:
+    """The share of the most frequent class, as each run at one budget, or at any, measured it."""
+    each = [x for x in found["results"] if epsilon in (None, x["epsilon"])]
+    return [value for x in each for value in x.get("largest_class", {"values": []})["values"]]
 
 
 def concepts(found: Mapping[str, Any], metric: str) -> list[list[str]]:
@@ -128,25 +162,27 @@ def concepts(found: Mapping[str, Any], metric: str) -> list[list[str]]:
     heading = ["method", "concept", "mechanism", "accounting", "needs"]
     table = rows(found, metric)
     reached = [f"{METRICS[metric]}, {name}" for name in table[0][1:]]
-    lines = [[line[0], *CONCEPTS[line[0]], *line[1:]] for line in table[1:]]
+    lines = [[line[0], *CONCEPTS[line[0]], *line[1:]] for line in table[1:] if line[0] != ALWAYS]
     return [[*heading, *reached], ["---"] * (len(heading) + len(reached)), *lines]
 
 
 def _page(found: Mapping[str, Any], metric: str) -> str:
     settings, records = found["settings"], found["records"]
+    things = "records" if found["unit"] == "example" else "people"
     page = ["# A comparison of private training", ""]
     page += [f"**{sentence}**\n" for sentence in found["says"]]
     page += [
-        f"{settings['model']}; {records['train']:,} records to train on, {records['test']:,} held out; "
+        f"{settings['model']}; about {records['train']:,} {things} to train on, {records['test']:,} "
+        f"held out; classes: {', '.join(found['labels'])}; "
         f"delta {settings['delta']:g} per {found['unit']}; {settings['seeds']} runs each. Mean, lowest "
         "and highest; the noise in the metric is included.",
         "",
     ]
     if settings.get("teachers"):
         page += [f"PATE: {settings['teachers']} teachers.", ""]
-    for name in sorted(METRICS, key=lambda name: name != metric):
+    for name in sorted(SHOWN, key=lambda name: name != metric):
         table = rows(found, name)
-        page += [f"## {METRICS[name]}", "", _line(table[0]), _line(["---"] * len(table[0]))]
+        page += [f"## {SHOWN[name]}", "", _line(table[0]), _line(["---"] * len(table[0]))]
         page += [*map(_line, table[1:]), ""]
     page += ["## What each method is", "", *map(_line, concepts(found, metric)), ""]
     page.append("![the frontier](frontier.png)\n")

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,17 @@ from sourdine.digits import above
 from sourdine.errors import CheckError, InputError, SourdineError
 from sourdine.events import NOTHING
 from sourdine.ledger import Ledger
+from sourdine.modes import for_release
 from sourdine.report.card import card
 from sourdine.report.page import page
+from sourdine.report.reading import classes, measurements, useless
 from sourdine.sgd.charge import Charge
 from sourdine.text.accounts import Accounts
+from sourdine.text.base import Base
 from sourdine.text.model import TextModel
 from sourdine.text.models import BYTES
 from sourdine.text.plan import Plan
+from sourdine.text.unsaved import Unsaved
 
 _NUMBERS = (
     "float32; noise of a ChaCha20 stream, two Gaussians added up, the sum rounded to a grid "
@@ -42,18 +47,27 @@ NOT_PRIVATE = "NOT PRIVATE"
 
 @dataclass(eq=False, repr=False)
 class Run:
-    """What `Trainer.fit` gives back. metrics: only what may be released."""
+    """What `Trainer.fit` gives back. metrics: only what may be released.
+
+    unsaved: holds the folder of a run that nobody has named; it goes with this object.
+    """
 
     folder: Path
     model: TextModel
     metrics: dict[str, Any]
     certificate: Certificate | None = None
     not_for_release: Path | None = None
-    kept: bool = False
+    unsaved: Unsaved | None = None
 
     def __repr__(self) -> str:
-        proven = "NOT PRIVATE" if self.certificate is None else f"epsilon={self.epsilon:.6g}"
-        return f"Run({str(self.folder)!r}, {proven})"
+        said = ["NOT PRIVATE" if self.certificate is None else f"epsilon={self.epsilon:.6g}"]
+        said += [
+            f"{name}={self.metrics[name]['value']:.3f}"
+            for name in ("accuracy", "largest_class", "matthews")
+            if name in self.metrics
+        ]
+        said += ["no better than the largest class"] if useless(self.metrics) else []
+        return f"Run({str(self.folder)!r}, {', '.join(said)})"
 
     @property
     def epsilon(self) -> float:
@@ -71,9 +85,9 @@ class Run:
             shutil.copytree(self.folder, to, dirs_exist_ok=True)
         except OSError as error:
             raise SourdineError(f"the run cannot be saved to {to}: {error}.") from None
-        if not self.kept:
-            shutil.rmtree(self.folder)
-        self.folder, self.kept = to, True
+        if self.unsaved is not None:
+            self.unsaved.remove()
+        self.folder, self.unsaved = to, None
         return to
 
     def predict(self, *texts: Sequence[str]) -> list[str]:
@@ -84,12 +98,14 @@ class Run:
         """For Jupyter: the certificate, or the words that there is none."""
         head = "<b>NOT PRIVATE</b>" if self.certificate is None else self.certificate._repr_html_()
         rows = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{found['value']:.3f} "
-            f"({found['low']:.3f} to {found['high']:.3f})</td></tr>"
-            for name, found in self.metrics.items()
-            if isinstance(found, dict) and "value" in found
+            f"<tr><th style='text-align:left'>{one.name}</th><td>{one.value:.3f} "
+            f"({one.low:.3f} to {one.high:.3f})</td></tr>"
+            for one in measurements(self.metrics)
         )
-        return f"{head}<table>{rows}</table>"
+        said = [useless(self.metrics), str(self.metrics.get("how", ""))]
+        named = classes(self.metrics)
+        said += [f"Classes: {named}"] if named else []
+        return f"{head}<table>{rows}</table>" + "".join(f"<p>{escape(x)}</p>" for x in said if x)
 
 
 @dataclass(frozen=True)
@@ -97,7 +113,8 @@ class About:
     """What a certificate says about the records, in words that hold for every neighbour of them.
 
     units: their public number, None where it is private. trained, tested: how many, as far as that may
-    be told ("" without a test). computed: how the sums were made.
+    be told ("" without a test). computed: how the sums were made. before: the run that the base model
+    comes from, if it was trained before.
     """
 
     train: Corpus
@@ -108,6 +125,7 @@ class About:
     base: str
     contribution_bound: int
     computed: str
+    before: Base | None = None
 
 
 def seal_run(
@@ -184,6 +202,8 @@ def _draft(
         accesses.append(
             Access("the label set", NOTHING, "declared by the owner, not read off the data")
         )
+    if about.before is not None:
+        accesses += about.before.accesses(budget)
     if about.test_is_public and about.tested:
         accesses.append(
             Access(
@@ -259,6 +279,7 @@ def write_plain(run: Run, heading: str, about: Mapping[str, Any]) -> None:
         lines = [f"# {heading}", "", "This model carries no differential privacy certificate."]
         lines += [f"- {name}: {value}" for name, value in about.items()]
         (run.folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for_release(run.folder)
     except OSError as error:
         raise SourdineError(
             f"the run folder {run.folder} cannot be written: {error.strerror}; make room."
@@ -274,11 +295,17 @@ def read_reference(folder: Path) -> dict[str, Any]:
         names = [
             name for name, metric in found.items() if isinstance(metric, dict) and "value" in metric
         ]
-        return {**{name: found[name]["value"] for name in names}, "how": found["how"]}
+        reference = {**{name: found[name]["value"] for name in names}, "how": found["how"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(
             f"{folder} is not the folder of a run without privacy; make one with --not-private."
         ) from None
+    if not names:
+        raise InputError(
+            f"the run in {folder} was tested on no records, so there is nothing to show beside "
+            "another; train it with --held-out 0.2 or --test. Nothing was charged."
+        )
+    return reference
 
 
 def named_base(base: str) -> str:

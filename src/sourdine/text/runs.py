@@ -61,9 +61,9 @@ def costs(asked: Comparison, ready: Prepared) -> dict[str, Cost]:
             declared=True,
             device=device,
         )
-        chosen = plan(situation, asked.strategy(run.method), steps=asked.steps).with_(
-            steps=asked.steps, max_length=asked.max_length, held_out=asked.held_out
-        )
+        chosen = plan(
+            situation, asked.strategy(run.method), steps=asked.steps, held_out=asked.held_out
+        ).with_(steps=asked.steps, max_length=asked.max_length, held_out=asked.held_out)
         chosen = chosen.fitted(ready.units, None)
         own = accounts(
             budget, chosen, declared=True, rows_per_user=asked.rows_per_user, test="held out"
@@ -168,14 +168,14 @@ def _elsewhere(
     public = None
     if voting and asked.public is not None:
         public = contrast.read_rows(ready, goal, [asked.public], device)[0].features
-    place = asked.place(run.method, public)
+    place, amount = asked.place(run.method, public), asked.tested
     if place is None:
         raise InputError(f"{run.method} is trained, not put elsewhere.")
     source = rng.secure() if run.private else rng.seeded(run.repetition)
     records, classes = ready.units * most, len(labels)
     if event is None:
         weights = place.fit_exactly(train, classes, records)
-        return contrast.metrics(weights, test, goal, None, most, source)
+        return contrast.metrics(weights, test, goal, None, most, source, amount)
     budget = asked.budget(run.epsilon)
     own = accounts(budget, ready.plan, declared=True, rows_per_user=most, test="held out")
     charged = _place_event(place, asked, run, classes, ready)
@@ -186,4 +186,4 @@ def _elsewhere(
             "Versions of sourdine or of the model changed; start in another folder."
         )
     weights = place.fit(train, classes, records, most, budget, source)
-    return contrast.metrics(weights, test, goal, own.test_noise, most, source)
+    return contrast.metrics(weights, test, goal, own.test_noise, most, source, amount)

@@ -8,6 +8,7 @@ counts its answers so that a mechanism can release them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,8 +19,9 @@ from torch import Tensor, nn
 from sourdine import checks
 from sourdine.errors import InputError
 from sourdine.text.examples import NOTHING, Examples, tokenized
+from sourdine.text.machine import halves
+from sourdine.text.measures import measured
 from sourdine.text.models import Classifier, Pooling
-from sourdine.text.releases import Metric, accuracy, macro_f1, matthews
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,20 @@ class Classify:
 
     def metrics(
         self, matrix: np.ndarray[Any, np.dtype[np.float64]], deviation: float, records: int | None
-    ) -> dict[str, Metric]:
+    ) -> dict[str, Any]:
         """What a confusion matrix says, whose cells have noise of this deviation."""
-        kinds = {"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews}
-        return {name: kind(matrix, deviation, records) for name, kind in kinds.items()}
+        return measured(matrix, deviation, records, self.labels)
 
 
 def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """Cross entropy of each example, of its own text and class only; none for a record of no class.
 
-    On a GPU the model runs in bfloat16; norms and sums are made in single precision all the same.
+    The model runs in bfloat16 where the device is faster so, but for a head alone on a CPU; norms and
+    sums are made in single precision all the same.
     """
     labels = batch["labels"]
-    with torch.autocast(labels.device.type, torch.bfloat16, enabled=labels.is_cuda):
+    alone = isinstance(model, OnFeatures) and not labels.is_cuda
+    with nullcontext() if alone else halves(labels.device):
         scores = model(batch)
     each = nn.functional.cross_entropy(scores.float(), labels.clamp(min=0), reduction="none")
     return torch.where(labels == NOTHING, torch.zeros_like(each), each)

@@ -49,21 +49,23 @@ PLAN = "plan.json"
 KINDS = {"best": None, "gnmax": False, "confident": True, "lnmax": False}
 """Aggregators to ask for, and whether they check for consensus."""
 CHUNK = 200  # questions between two writes to the disk
+UNTESTED = (
+    "There was no test, so nothing is known about the accuracy. PATE trains its teachers on all "
+    "records and holds none out. To measure it, give public labelled texts with --test FILE."
+)
 
 
 @dataclass(frozen=True)
 class Wish:
     """How the teachers are to be asked. accuracy: of a teacher, as the plan assumes it.
 
-    questions: at most, or as many as there are public texts. leave_out: private records that the public
-    text holds teach nothing, without a word.
+    questions: at most, or as many as there are public texts.
     """
 
     aggregator: str = "best"
     questions: int | None = None
     threshold: float | None = None
     accuracy: float = 0.75
-    leave_out: bool = False
 
     def __post_init__(self) -> None:
         checks.one_of("aggregator", self.aggregator, tuple(KINDS))
@@ -74,7 +76,7 @@ class Wish:
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """What there is to work with. copies: private records in the public text."""
+    """What there is to work with. copies: private records in public texts; they teach nothing."""
 
     private: Corpus
     public: Corpus
@@ -115,7 +117,7 @@ class Teaching:
         self.order = np.random.default_rng(0).permutation(len(self.features))
         self.votes = self._votes()[self.order[: plan["questions"]]]
         own = self.folder / FILE
-        ledger = Ledger(own, self.budget, lazy=True) if self.ledger is None else self.ledger
+        ledger = self.ledger or Ledger(own, self.budget, lazy=True, nameless=True)
         ledger = watch(ledger, [self.material.private], budget_of_all=self._ceiling)
         self.answers = read_answers(self.folder / ANSWERS)
         run = plan.get("run", self._data)  # plans of older versions have no name of their own
@@ -169,7 +171,7 @@ class Teaching:
 
     def _votes(self) -> Votes:
         private = self.material.private
-        left_out = self.material.copies.places if self.wish.leave_out else ()
+        left_out = self.material.copies.places
         targets = [
             examples.NOTHING if at in left_out else own
             for at, own in enumerate(self.material.goal.classes(private.labels or []))
@@ -195,7 +197,7 @@ class Teaching:
         known = np.full(len(self.features), NO_ANSWER)
         known[self.order[: len(self.answers)]] = self.answers.labels
         student = fit_student(self.features, known, self._classes)
-        metrics = {} if self.material.test is None else self._tested(student, self.material.test)
+        metrics = self._tested(student, self.material.test)
         private = self.material.private
         about = About(
             fingerprint=self._data,
@@ -228,21 +230,24 @@ class Teaching:
         return certificate, metrics, page
 
     def _accesses(self) -> Sequence[Access]:
-        """What the comparison with the public text gives away."""
-        what = "a comparison of every record with the public text"
-        if self.wish.leave_out:
-            why = "copies teach nothing, and nobody is told; each depends on itself and on public text"
-            return [Access(what, NOTHING, why)]
-        return [Access(what, None, "that this run was made tells that there are no copies")]
+        """What the comparison with the public texts gives away: what is asked then is on every page."""
+        what = "a comparison of every record with the public texts"
+        why = (
+            "records that stand in them teach nothing, and nobody is told; what becomes of a record "
+            "depends on itself and on public text"
+        )
+        return [Access(what, NOTHING, why)]
 
-    def _tested(self, student: Student, test: Corpus) -> dict[str, Any]:
+    def _tested(self, student: Student, test: Corpus | None) -> dict[str, Any]:
         """Exact metrics on labelled texts that the owner declares public."""
         goal = self.material.goal
+        if test is None:
+            return {"classes": list(goal.labels), "how": UNTESTED}
         named = student.predict(self._read(test.texts)).tolist()
         matrix = Confusion(self._classes, 1.0).count(goal.classes(test.labels or []), named)
-        said = {name: vars(found) for name, found in goal.metrics(matrix, 0.0, len(test)).items()}
+        found = goal.metrics(matrix, 0.0, len(test))
         how = f"exact, on {len(test):,} records that the owner declares public"
-        return {**said, "records": len(test), "how": how, "reference": None}
+        return {**found, "records": len(test), "how": how, "reference": None}
 
     def _save(self, student: Student, folder: Path) -> None:
         """The student as a model that sourdine.load knows."""

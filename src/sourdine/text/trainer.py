@@ -11,7 +11,7 @@ folder, not in it.
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +21,17 @@ import torch
 
 from sourdine import checks, rng
 from sourdine.budget import Budget
+from sourdine.data.copies import refuse_same_table
 from sourdine.data.corpus import Corpus, read_corpus
-from sourdine.data.declared import Ask, check_labels
+from sourdine.data.declared import Ask
 from sourdine.data.fingerprint import fingerprint
+from sourdine.data.overlap import overlap
 from sourdine.data.owner import BESIDE, examine
 from sourdine.data.split import own_salt, split
-from sourdine.errors import InputError
+from sourdine.errors import BudgetError, InputError
 from sourdine.ledger import Ledger
-from sourdine.ledger.shared import check_part, open_shared
+from sourdine.ledger.shared import FILE, check_part, open_shared
+from sourdine.modes import private_folder, write_privately
 from sourdine.register import PART_OF_A_PLAN
 from sourdine.sgd.charge import Charge, poisson
 from sourdine.sgd.folder import Folder
@@ -36,16 +39,34 @@ from sourdine.sgd.processes import Processes
 from sourdine.text import loop
 from sourdine.text.accounts import Accounts, accounts, find_labels
 from sourdine.text.auditing import Auditing
+from sourdine.text.base import load_base, read_base, tell_of_base
+from sourdine.text.choosing import (
+    chosen_by_speed,
+    expected_seconds,
+    limit,
+    noted,
+    read_public,
+    usual_length,
+)
 from sourdine.text.learning import Learning
 from sourdine.text.machine import computed_on, device_of, repeatable
 from sourdine.text.model import TextModel
-from sourdine.text.models import BYTES, Classifier, load_encoder
+from sourdine.text.models import BYTES, Classifier
 from sourdine.text.plan import Plan, plan, situation_of
-from sourdine.text.prepared import Prepared, default_model, units_of
+from sourdine.text.prepared import (
+    Prepared,
+    check_held_out_for_reference,
+    check_lot,
+    default_model,
+    units_of,
+)
 from sourdine.text.progress import PROGRESS, Progress
+from sourdine.text.questions import Questions
 from sourdine.text.run import NOT_PRIVATE, About, Run, named_base, read_reference, seal_run, write_plain
 from sourdine.text.strategies import LoRA, Strategy, strategy
 from sourdine.text.tasks import Classify, task
+from sourdine.text.timing import Stopwatch
+from sourdine.text.unsaved import Unsaved
 
 _ALIASES = {
     "num_train_epochs": "epochs",
@@ -66,7 +87,8 @@ class Trainer(Learning):
     trains: what is trained ("head", "bitfit", "lora", "prompt", "all", or a Strategy); lora=8 is short
     for LoRA(8). labels: the classes, if they may be known; otherwise they are found privately.
     other_labels="drop": records with a label that was not declared teach nothing; without it they stop
-    the run before anything is charged (data/declared.py). ask: asks the owner instead.
+    the run before anything is charged (data/declared.py). leave_out_copies: as much for records that
+    stand in public test records (data/copies.py). ask: asks the owner instead.
     user: the column that says whose a record is, for a budget per user; rows_per_user of them count.
     test: other records to test on, in place of held out ones; test_is_public says that they may be used
     without noise. records: the declared number of units, under add-remove.
@@ -77,6 +99,10 @@ class Trainer(Learning):
     ledger: a ledger that exists (its path, URL or object), which other runs share: the budget is this
     run's part of it, with the ledger's delta, unit and adjacency, and the run folder gets an extract.
     budget_of_all: the largest epsilon of all ledgers over these records together (register/).
+    minutes: time that training may take; the planner chooses what trains, lots and steps by it
+    (default: 10 on a CPU, no limit on a GPU; math.inf for no limit). Speed is measured on made-up
+    texts of 32 tokens, or as long as the median of `public`, texts of the same kind that anybody may
+    see: the choice is released, so the records' own lengths have no part in it.
     output_dir: where the run works and ends; an unfinished one goes on with resume.
     seed: repeats a run, for tests and teaching: it gets no certificate. not_private: no privacy at all,
     on data that may be used so.
@@ -97,11 +123,14 @@ class Trainer(Learning):
         rows_per_user: int = 1,
         labels: Sequence[str] | None = None,
         other_labels: str | None = None,
+        leave_out_copies: bool = False,
         ask: Ask | None = None,
         test: Any = None,
         test_is_public: bool = False,
         records: int | None = None,
         reference: str | Path | None = None,
+        minutes: float | None = None,
+        public: Any = None,
         encoding: str = "utf-8",
         ledger: Ledger | str | Path | None = None,
         budget_of_all: float | None = None,
@@ -136,6 +165,8 @@ class Trainer(Learning):
             )
         if budget is not None and not isinstance(budget, Budget):
             raise InputError(f"{budget!r} is no budget; give Budget(3, 1e-6), for instance.")
+        if budget is not None:
+            checks.protecting(budget.epsilon)
         if lora is not None and trains not in (None, "lora"):
             raise InputError("lora= trains low-rank additions; leave trains= out beside it.")
         if steps is not None and epochs is not None:
@@ -155,13 +186,10 @@ class Trainer(Learning):
         if budget is None and (ledger, budget_of_all) != (None, None):
             raise InputError("a run without privacy is charged to no ledger; leave ledger= out.")
         self.budget, self.not_private = budget, not_private
-        self.ledger = (
-            None if ledger is None else open_shared(ledger, None if budget is None else budget.epsilon)
-        )
-        if self.ledger is not None and budget is not None:
-            check_part(self.ledger, budget)
+        self.ledger = _part_of(ledger, budget)
         self.registered = True  # the runs of a comparison are entered as one, by the comparison
         self._ceiling, self._charged = budget_of_all, False
+        self._unsaved: Unsaved | None = None
         self.model_name, self._kind = model or default_model(), _task(task)
         self.strategy: Strategy | None = LoRA(lora) if lora is not None else _strategy(trains)
         self.output = None if output_dir is None else Path(output_dir).expanduser()
@@ -177,14 +205,19 @@ class Trainer(Learning):
         self.epochs = None if epochs is None else checks.positive("epochs", epochs)
         self.rows_per_user = checks.whole("rows_per_user", rows_per_user)
         self.labels = None if labels is None else Classify(tuple(labels)).labels
-        self._other_labels, self._ask = other_labels, ask
+        self._questions = Questions(
+            *(self.labels, other_labels, leave_out_copies, ask, not not_private),
+            *(test_is_public, public is not None),
+        )
+        self._copies: frozenset[int] | None = None  # training records in public ones, once asked
         self.records = None if records is None else checks.whole("records", records)
         self.test_is_public, self.resume, self.seed = test_is_public, resume, seed
         self._source = None if seed is None else rng.seeded(seed)
         self._auditing = Auditing(audit, audit_texts)
         self._device = device_of(device)
-        self._log, self._tell = log or _ignore, tell or _ignore
-        self._heard = log is not None or tell is not None
+        self._log, self._tell, self._heard = log or _ignore, tell or _ignore, bool(log or tell)
+        self.minutes, self._given_public = limit(minutes, self._device), public
+        self._public: Corpus | None = None
         self._columns: dict[str, Any] = {
             "text": text,
             "label": label,
@@ -202,10 +235,16 @@ class Trainer(Learning):
         if self._prepared is None:
             budget = self.budget or Budget(1e6, 1e-15, self.unit)
             poisson(1, 1, self.records, budget.adjacency)  # raises where n is private and not declared
+            refuse_same_table(self._given, self._given_test, "--test (test=)")
             whole = self._read(self._given)
             units = self.records or units_of(whole)
             checks.delta(budget.delta, units)
-            encoder, tokenizer, pooling = load_encoder(self.model_name)
+            given_test = None if self._given_test is None else self._read(self._given_test)
+            encoder, tokenizer, pooling = load_base(self.model_name)
+            before = noted(self.output if self.resume else None)
+            texts = None if self._given_public is None else self._read_public(whole).texts
+            tokens = usual_length(tokenizer, encoder, self._stated["max_length"], texts)
+            watch = Stopwatch(encoder, pooling, self._device, tokens)
             situation = situation_of(
                 units,
                 budget,
@@ -214,21 +253,47 @@ class Trainer(Learning):
                 declared=self.labels is not None,
                 device=self._device,
                 private=not self.not_private,
+                minutes=None if before else self.minutes,
+                seconds_a_text=lambda strategy: Processes().once(lambda: watch.training(strategy)),
             )
-            chosen = plan(situation, self.strategy, steps=self._stated["steps"])
-            chosen = chosen.with_(**self._stated)
+            chosen = plan(
+                situation,
+                self.strategy or before.get("trains"),
+                steps=self._stated["steps"] or before.get("steps"),
+                held_out=self._stated["held_out"],
+            )
+            own = {name: before.get(name) if x is None else x for name, x in self._stated.items()}
+            chosen = chosen.with_(**own)
+            by_speed = chosen_by_speed(chosen)
             if chosen.max_length > situation.longest:
                 raise InputError(f"this model reads at most {situation.longest} tokens, not that many.")
-            train, test = self._parts(whole, chosen)
+            if self._reference is not None and given_test is None:
+                check_held_out_for_reference(chosen.held_out)
+            train, test = self._parts(whole, chosen) if given_test is None else (whole, given_test)
             inside = self.records or units_of(train)
             if not self._sizes_known(test):
                 inside = self.records or round(units * (1 - chosen.held_out))
+            check_lot(self._stated["lot_size"], inside, self.unit)
             chosen = chosen.fitted(inside, self.epochs)
             if extra := self._auditing.count:
                 chosen = chosen.beside(extra, inside)
                 inside += extra
+            findings = examine(whole)
+            asked = self.test_is_public and self.budget is not None  # before the charge, for the owner
+            if given_test is not None and not asked:
+                findings = replace(findings, tested=len(overlap(train, given_test).places))
             self._prepared = Prepared(
-                train, test, examine(whole), encoder, tokenizer, pooling, chosen, inside, situation
+                train,
+                test,
+                findings,
+                encoder,
+                tokenizer,
+                pooling,
+                chosen,
+                inside,
+                situation,
+                watch,
+                by_speed,
             )
         return self._prepared
 
@@ -241,9 +306,12 @@ class Trainer(Learning):
             )
         return corpus
 
+    def _read_public(self, like: Corpus) -> Corpus:
+        if self._public is None:
+            self._public = read_public(self._given_public, like)
+        return self._public
+
     def _parts(self, whole: Corpus, chosen: Plan) -> tuple[Corpus, Corpus | None]:
-        if self._given_test is not None:
-            return whole, self._read(self._given_test)
         if not chosen.held_out:
             return whole, None
         salt = Processes().once(own_salt)  # of process 0: all must part alike
@@ -260,6 +328,12 @@ class Trainer(Learning):
         own = self._accounts(ready)
         return self._charge(own, ready, None, Processes(), None).noise_multiplier
 
+    def expected_seconds(self, *, privately: bool = False) -> float:
+        """How long the run takes on this machine, about; see choosing.expected_seconds."""
+        ready = self.prepare()
+        given = 0 if ready.test is None or self._given_test is None else len(ready.test)
+        return expected_seconds(ready, given, privately=privately)
+
     # The run
 
     def fit(self) -> Run:
@@ -273,18 +347,18 @@ class Trainer(Learning):
                 "another Trainer for it. If the first was stopped, that one takes resume=True and its "
                 "output_dir."
             )
-        if self.registered:
-            Processes().once(self._check_labels)
+        self.ask_owner()
         with repeatable(self._device), torch.random.fork_rng(devices=[]):
             return self._fit() if self.budget is not None else self._fit_plainly()
 
-    def _check_labels(self) -> None:
-        """Asks the owner, where the labels that were declared do not fit the records."""
-        ready = self.prepare()
-        tested = () if ready.test is None or self.test_is_public else (ready.test,)
-        check_labels(
-            self.labels, (ready.train, *tested), other_labels=self._other_labels, ask=self._ask
-        )
+    def ask_owner(self) -> None:
+        """Asks what only the owner of the records may say, once; `fit` does it where nobody has."""
+        if self.registered and self._copies is None:
+            ready = self.prepare()
+            self._copies = Processes().once(lambda: self._questions.ask_about(ready, self._public))
+            if Processes().first:
+                encoding = self._columns["encoding"]
+                tell_of_base(self.model_name, self.budget, self._given, ready.train, encoding)
 
     def _fit(self) -> Run:
         ready, processes = self.prepare(), Processes()
@@ -298,10 +372,15 @@ class Trainer(Learning):
             source = self._source or rng.secure()
             if charge.kind not in ("", source.kind):
                 raise InputError(f"this run began with a {charge.kind} source; go on with one like it.")
-            progress.note(noise_multiplier=charge.noise_multiplier)
+            progress.note(noise_multiplier=charge.noise_multiplier, plan=ready.by_speed)
             self._enter(charge)
+            try:
+                charge.reserve(source.kind, folder.run)
+            except BudgetError:
+                if charge.reservation is None and processes.first:  # nothing was charged
+                    self._forget(folder.path)
+                raise
             self._charged = True
-            charge.reserve(source.kind, folder.run)
             if "labels" not in progress.state:
                 try:
                     found = processes.once(lambda: self._labels(ready, own, source))
@@ -312,7 +391,8 @@ class Trainer(Learning):
             if not progress.state["labels"]:
                 raise InputError(progress.state["because"])
             goal = self._kind(tuple(progress.state["labels"]))
-            train = self._auditing.among(ready.train, ready.tokenizer, goal.labels, progress, source)
+            taught = ready.train.emptied(self._copies or ())
+            train = self._auditing.among(taught, ready.tokenizer, goal.labels, progress, source)
             network = self._train(replace(ready, train=train), goal, charge)
             if "metrics" not in progress.state:
                 noisy = processes.once(lambda: self._metrics(ready, goal, network, own, source))
@@ -328,7 +408,7 @@ class Trainer(Learning):
     def _folder(self, processes: Processes) -> Path:
         """Where the run works: its own folder, or a private one until it is saved."""
         if self.output is None:
-            return Path(processes.once(lambda: tempfile.mkdtemp(prefix="sourdine-")))
+            return processes.once(self._unsaved_folder)
         out = self.output
         if (out / "certificate.json").exists():
             for name in _WORKING:  # of a run that was stopped right after it was sealed
@@ -345,6 +425,25 @@ class Trainer(Learning):
         if out.exists() and not unfinished and any(map(_foreign, out.iterdir())):
             raise InputError(f"{out} is not empty; name a new folder for the run.")
         return out
+
+    def _forget(self, folder: Path) -> None:
+        """Takes away what a refused run has begun to write, so that its folder can be used again."""
+        own = folder / FILE
+        if own.exists() and not Ledger(own).history():
+            own.unlink()
+        for name in _WORKING:
+            (folder / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # if there is nothing else in it
+
+    def _unsaved_folder(self) -> Path:
+        self._unsaved = Unsaved()
+        return self._unsaved.folder
+
+    def _handed_over(self) -> Unsaved | None:
+        """From here on the folder goes with the run, not with this Trainer."""
+        found, self._unsaved = self._unsaved, None
+        return found
 
     def _check_data(self, ready: Prepared, progress: Progress, processes: Processes) -> None:
         """A run goes on with the same parts: whoever was trained on must not be tested on as well."""
@@ -420,14 +519,13 @@ class Trainer(Learning):
         beside = None
         if self.output is not None:
             beside = Path(f"{self.output}{BESIDE}")
-            beside.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (beside / "data.md").write_text(ready.findings.to_markdown(), encoding="utf-8")
+            write_privately(private_folder(beside) / "data.md", ready.findings.to_markdown())
         return Run(
             progress.folder,
             model,
             progress.state["metrics"],
             not_for_release=beside,
-            kept=self.output is not None,
+            unsaved=self._handed_over(),
         )
 
     def _seal(self, run: Run, ready: Prepared, charge: Charge, own: Accounts) -> None:
@@ -443,27 +541,16 @@ class Trainer(Learning):
     def _about(self, ready: Prepared) -> About:
         units, share = ready.situation.units, ready.plan.held_out
         known = self.budget is not None and self.budget.adjacency != "add-remove"
-        split = ready.test is not None and self._given_test is None
-        things = "records" if self.unit == "example" else "people"
-
-        def amount(corpus: Corpus | None, part: float) -> str:
-            if corpus is None:
-                return ""
-            if not known:
-                return "the records"
-            if split:
-                return f"about {part * units:,.0f} of {units:,} {things}"
-            return f"{units_of(corpus):,} {things}"
-
         return About(
             ready.train,
             units if known else None,
-            amount(ready.train, 1 - share),
-            amount(ready.test, share),
+            self._amount(ready, ready.train, 1 - share),
+            "" if ready.test is None else self._amount(ready, ready.test, share),
             self.test_is_public,
             self.model_name,
             self.rows_per_user,
             computed_on(self._device),
+            read_base(self.model_name),
         )
 
     # Without privacy
@@ -485,11 +572,21 @@ class Trainer(Learning):
         ready.plan.strategy.finish(network)
         metrics = self._metrics(ready, goal, network, None, source)
         self._log_metrics(metrics)
-        how = "NOT PRIVATE: exact, on records that the owner declares may be used so"
-        progress.state["metrics"] = {**metrics, "how": how}
+        if ready.test is not None:
+            metrics["how"] = "NOT PRIVATE: exact, on records that the owner declares may be used so"
+        progress.state["metrics"] = metrics
         run = self._ended(ready, goal, network, progress)
         write_plain(run, NOT_PRIVATE, {"base": named_base(self.model_name)})
         return run
+
+
+def _part_of(ledger: Ledger | str | Path | None, budget: Budget | None) -> Ledger | None:
+    """The shared ledger, which has the delta, unit and adjacency of the budget."""
+    if ledger is None or budget is None:
+        return None
+    found = open_shared(ledger, budget.epsilon)
+    check_part(found, budget)
+    return found
 
 
 def _task(name: str) -> type[Classify]:

@@ -191,7 +191,7 @@ class TunedAccounts(Accounts):
         return SelectionCharge(
             self.trials,
             self.inside,
-            Ledger(where, self.budget, lazy=True) if ledger is None else self.budget,
+            Ledger(where, self.budget, lazy=True, nameless=True) if ledger is None else self.budget,
             poisson(plan.lot_size, units, records, self.budget.adjacency),
             plan.steps,
             unit=self.budget.unit,

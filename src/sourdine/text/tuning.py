@@ -57,11 +57,15 @@ from sourdine.text.trials import (
 )
 
 TUNING = "tuning.json"
+_SCORES = ("accuracy", "largest_class", "matthews")
 _HELD_OUT = 0.2
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Of the planned learning rate, where no settings are given."""
 _MADE_UP = 8  # records of a rehearsal
-_REFUSED = ("resume", "test", "test_is_public", "not_private", "log", "audit", "audit_texts")
+_REFUSED = (
+    *("resume", "test", "test_is_public", "leave_out_copies", "not_private", "log"),
+    *("audit", "audit_texts"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +109,7 @@ class Tuner(Trainer):
         share = _HELD_OUT if held_out is None else held_out
         if not share > 0:
             raise InputError("tuning scores every trial on held-out records; held_out must be above 0.")
-        super().__init__(train, budget, held_out=share, **options)
+        super().__init__(train, budget, held_out=share, minutes=math.inf, **options)
         self.trials = RandomTrials(eta, choose(trials, eta))
         listed = grid(settings) if isinstance(settings, str) else settings
         self._given_settings = None if listed is None else checked(listed)
@@ -133,7 +137,9 @@ class Tuner(Trainer):
         named = changes.pop("trains", None)
         trains = ready.plan.strategy if named is None else strategy(named)
         stated = {**self._stated, **changes}
-        found = plan(ready.situation, trains, steps=stated["steps"]).with_(**stated)
+        found = plan(ready.situation, trains, steps=stated["steps"], held_out=stated["held_out"]).with_(
+            **stated
+        )
         if found.max_length > ready.situation.longest:
             raise InputError(f"this model reads at most {ready.situation.longest} tokens.")
         return found.fitted(ready.units, self.epochs)
@@ -145,8 +151,7 @@ class Tuner(Trainer):
         charge = own.charge(ready.plan, ready.units, self.records, None, Processes(), None)
         trial = compose([own.everyone, charge.trial(charge.steps, charge.noise_multiplier)])
         budget = charge.budget
-        once = sum({each.max_length: each.seconds for each in self._plans if _is_head(each)}.values())
-        every = sum(each.seconds for each in self._plans if not _is_head(each)) / len(self._plans)
+        once, every = self._seconds(ready)
         return {
             "settings": [dict(setting) for setting in self.settings],
             "eta": self.trials.eta,
@@ -163,6 +168,16 @@ class Tuner(Trainer):
             "delta": budget.delta,
             "expected_seconds": round(once + self.trials.expected * every),
         }
+
+    def _seconds(self, ready: Prepared) -> tuple[float, float]:
+        """What takes time once, and what a trial takes: by texts of the length that is usual."""
+        heads = {each.max_length for each in self._plans if _is_head(each)}
+        units = ready.situation.units
+        once = len(heads) * units * ready.watch.reading() if heads else 0.0
+        others = [each for each in self._plans if not _is_head(each)]
+        measured = {each.strategy: ready.watch.training(each.strategy) for each in others}
+        trained = sum(each.steps * each.lot_size * measured[each.strategy] for each in others)
+        return once, trained / len(self._plans)
 
     def _accounts(self, ready: Prepared) -> TunedAccounts:
         if self.budget is None:
@@ -205,8 +220,8 @@ class Tuner(Trainer):
         if processes.count > 1:
             raise InputError("tuning runs in one process: how many trials there are is secret.")
         ready = self.prepare()
+        folder = Folder(self._folder(processes), processes)  # refused before the long rehearsal
         self.rehearse()
-        folder = Folder(self._folder(processes), processes)
         with folder.held():
             progress = Progress(folder.path, processes)
             own, source = self._accounts(ready), self._source or rng.secure()
@@ -303,15 +318,18 @@ class Tuner(Trainer):
                 "no trial ended with a usable model: all of them failed or diverged. Try smaller "
                 "learning rates. The charge stays."
             )
-        how = f"{best.metrics['how']}; it chose the best of several trials, so that it looks better "
-        how += "than it is, which the intervals do not hold"
+        how = f"{best.metrics['how']}; the score is optimistic, because it chose the best of several "
+        how += "trials, and the intervals do not correct for that"
         progress.state["metrics"] = {**best.metrics, "how": how}
         there = replace(ready, plan=best.plan)
         try:
             run = self._ended(there, goal, best.network, progress)
             content = {
                 "setting": best.setting,
-                "score": {"accuracy": best.score},
+                "score": {
+                    name: best.metrics[name]["value"]
+                    for name in ("accuracy", "largest_class", "matthews")
+                },
                 "how": own.about["tuning"],
                 "settings": [dict(setting) for setting in self.settings],
                 "eta": self.trials.eta,
@@ -352,9 +370,8 @@ def _is_head(chosen: Plan) -> bool:
 
 
 def _shared(own: Plan, lot: int, steps: int) -> Plan:
-    """The plan with the lots and steps of all, and the time that it takes then."""
-    longer = 1.0 if _is_head(own) else lot * steps / (own.lot_size * own.steps)
-    return replace(own, lot_size=lot, steps=steps, seconds=own.seconds * longer)
+    """The plan with the lots and steps of all."""
+    return replace(own, lot_size=lot, steps=steps)
 
 
 def _backdate(folder: Path, time: str) -> None:
