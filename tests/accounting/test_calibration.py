@@ -12,7 +12,7 @@ from sourdine.errors import BudgetError, InputError
 from sourdine.events import LaplaceEvent
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(
     st.floats(0.2, 9.0), st.floats(-3.5, -0.5), st.integers(1, 20_000), st.sampled_from([1e-5, 1e-8])
 )
@@ -67,9 +67,19 @@ def test_a_rate_at_which_hardly_anyone_is_drawn() -> None:
     assert plan.epsilon.upper <= 1.0
 
 
-@pytest.mark.parametrize(("rate", "steps"), [(0.01, 4), (0.0116667, 4), (0.02, 2), (0.005, 20)])
-def test_little_of_a_budget_is_left_by_a_few_steps_at_a_small_rate(rate: float, steps: int) -> None:
-    """A coarse grid costs them at three times the truth: a third of the budget was once left over."""
-    for adjacency in ("zero-out", "add-remove"):
-        plan = calibrate(Budget(3.0, 1e-6, adjacency=adjacency), rate=rate, steps=steps)
-        assert 3.0 * (1 - 1e-3) <= plan.epsilon.upper <= 3.0
+@pytest.mark.parametrize(
+    ("rate", "steps", "adjacency"),
+    [
+        *((0.01, 4, adjacency) for adjacency in ("zero-out", "add-remove")),
+        *((0.0116667, 4, "zero-out"), (0.02, 2, "add-remove"), (0.005, 20, "zero-out")),
+    ],
+)
+def test_little_of_a_budget_is_left_by_a_few_steps_at_a_small_rate(
+    rate: float, steps: int, adjacency: str
+) -> None:
+    """A coarse grid costs them at three times the truth: a third of the budget was once left over.
+
+    `benchmarks/accounting/leftover.py` looks at many more.
+    """
+    plan = calibrate(Budget(3.0, 1e-6, adjacency=adjacency), rate=rate, steps=steps)
+    assert 3.0 * (1 - 1e-3) <= plan.epsilon.upper <= 3.0

@@ -12,6 +12,8 @@ from sourdine.cli import main
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 WORDS = ("rain", "sun", "wind", "good", "bad", "day", "night", "house", "tree", "road", "cup", "song")
 
 

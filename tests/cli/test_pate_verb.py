@@ -16,6 +16,8 @@ from sourdine.pate import labelling, release, teachers
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.usefixtures("read_once")
+
 WORDS = ("rain", "sun", "wind", "day", "night", "house", "tree", "road", "cup", "song", "bird", "sea")
 KINDS = {"yes": ("good", "fine", "great"), "no": ("bad", "poor", "sad")}
 
@@ -241,8 +243,9 @@ def test_private_records_are_read_alone(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a batch the last digits of a vector depend on its neighbours, and votes on edge with them."""
-    from sourdine.text import frozen
+    from sourdine.text import examples, frozen
 
+    monkeypatch.setattr(frozen, "features", examples.features)  # read anew
     read: list[tuple[int, bool]] = []
     sizes: set[int] = set()
     real, features = frozen.Frozen.__call__, frozen.Classifier.features

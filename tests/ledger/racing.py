@@ -1,11 +1,17 @@
-"""One of the processes of a race: charge until refused, and print how many were granted.
+"""Processes that race for one ledger: each charges until it is refused.
 
-racing.py WHERE
+    racing.py WHERE COUNT ROUNDS
+
+Prints how many charges each was granted. At most ROUNDS are asked for. The imports are made once for
+all; each process opens the ledger by itself.
 """
 
+import json
 import math
+import multiprocessing
 import os
 import sys
+from typing import Any
 
 from sourdine.accounting.filter import Filter
 from sourdine.budget import Budget
@@ -20,18 +26,32 @@ _FILTER = Filter(BUDGET)
 EVENT = GaussianEvent(math.sqrt(FIT * _FILTER.order / (2 * _FILTER.limit)) * (1 + 1e-9))
 
 
-def main(where: str) -> None:
-    ledger = Ledger(where)
-    print("ready", flush=True)
-    sys.stdin.readline()  # all start together
-    granted = 0
+def charge(where: str, rounds: int, start: Any, granted: Any) -> None:
+    count = 0
     try:
-        while True:
+        start.wait()  # all at once
+        ledger = Ledger(where, BUDGET)
+        while count < rounds:
             ledger.charge(EVENT, f"process {os.getpid()}")
-            granted += 1
+            count += 1
     except BudgetError:
-        print(granted, flush=True)
+        pass
+    finally:
+        granted.put(count)
+
+
+def main(where: str, count: int, rounds: int) -> None:
+    fork = multiprocessing.get_context("fork")
+    start, granted = fork.Barrier(count), fork.SimpleQueue()
+    racing = [fork.Process(target=charge, args=(where, rounds, start, granted)) for _ in range(count)]
+    for process in racing:
+        process.start()
+    found = [granted.get() for _ in racing]
+    for process in racing:
+        process.join()
+        assert process.exitcode == 0
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

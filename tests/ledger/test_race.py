@@ -1,5 +1,6 @@
 """Many processes never overspend by one event, on SQLite and on a real PostgreSQL server."""
 
+import json
 import os
 import shutil
 import socket
@@ -60,27 +61,12 @@ def postgres() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def race(where: str) -> list[int]:
+def race(where: str, count: int = PROCESSES, rounds: int = 10**9) -> list[int]:
     """How many charges each process was granted."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(SCRIPT), where],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(PROCESSES)
-    ]
-    for process in processes:
-        assert process.stdout and process.stdout.readline() == "ready\n"
-    granted = []
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in processes:
-        granted.append(int(process.communicate(timeout=300)[0]))
-    return granted
+    command = [sys.executable, str(SCRIPT), where, str(count), str(rounds)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300)
+    found: list[int] = json.loads(done.stdout)
+    return found
 
 
 def test_the_budget_fits_exactly_500() -> None:
@@ -122,13 +108,7 @@ def test_a_ledger_on_a_server_is_the_same_for_everyone(postgres: str) -> None:
 
 
 def test_everybody_may_start_the_same_ledger_at_once(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom sourdine.budget import Budget\nfrom sourdine.ledger import Ledger\n"
-        "from sourdine.events import ApproximateEvent\n"
-        "Ledger(sys.argv[1], Budget(1.0)).charge(ApproximateEvent(0.1, 0.0, 'zero-out'), 'x')\n"
-    )
     path = tmp_path / "new.sqlite"
-    processes = [subprocess.Popen([sys.executable, "-c", code, str(path)]) for _ in range(6)]
-    assert [process.wait(120) for process in processes] == [0] * 6
+    assert race(str(path), 6, rounds=1) == [1] * 6
     assert len(Ledger(path).history()) == 6
     assert [found.name for found in tmp_path.iterdir()] == ["new.sqlite"]

@@ -62,19 +62,23 @@ def begun(ledger: Ledger, released: Path, event: ApproximateEvent) -> int:
     return child
 
 
+def lines(path: Path) -> int:
+    return len(path.read_text().split()) if path.exists() else 0
+
+
 def found(table: Path, paths: list[Path], drawn: list[Path]) -> dict[str, object]:
     records = recall(table)
     assert records is not None
     with open_book() as book:
-        lines = book.lines(records)
+        charged = book.lines(records)
     spent = [Ledger(path).spent() for path in paths]  # also rolls back what a killed process left
-    entered = {line.place: line.releases for line in lines}
+    entered = {line.place: line.releases for line in charged}
     return {
         "charged": [each.releases for each in spent],
         "entered": [entered.get(path.name, 0) for path in paths],
-        "drawn": [len(path.read_text().split()) if path.exists() else 0 for path in drawn],
+        "drawn": [lines(path) for path in drawn],
         "spent": sum(each.epsilon for each in spent),
-        "total": sum(each.budget.epsilon for each in sum_up(lines)),
+        "total": sum(each.budget.epsilon for each in sum_up(charged)),
     }
 
 
@@ -95,9 +99,13 @@ def kill(table: Path, paths: list[Path], folder: Path, kills: int) -> None:
         ledger.charge(SMALL, "the first charge takes longer")
     start = time.perf_counter()
     ledgers[0].charge(SMALL, "to see how long a charge takes here")
-    reach = 10 * (time.perf_counter() - start)
+    reach = 2 * (time.perf_counter() - start)
     for at in range(kills):
-        child = begun(ledgers[at % LEDGERS], drawn[at % LEDGERS], SMALL)
+        path = drawn[at % LEDGERS]
+        enough = lines(path) + chance.randint(1, 4)
+        child = begun(ledgers[at % LEDGERS], path, SMALL)
+        while lines(path) < enough:  # busy, however slow the machine is
+            time.sleep(reach / 20)
         time.sleep(chance.uniform(0.0, reach))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

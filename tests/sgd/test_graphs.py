@@ -1,13 +1,10 @@
 """A graph of a batch does what the eager code does, or is not used.
 
-Graphs are run here as they were traced; one test takes torch's compiler, which needs a while.
+Graphs are run here as they were traced; test_compiler.py takes torch's compiler.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from contextlib import nullcontext
 from functools import partial
@@ -29,7 +26,7 @@ from sourdine.sgd import Adaptive, clipped_sum
 from sourdine.sgd import graphs as room
 from sourdine.sgd.batches import Batch
 from sourdine.sgd.clipping import Clip, Flat
-from sourdine.sgd.graphs import Compiler, Graphs, Program, compiled, traced, unchanging
+from sourdine.sgd.graphs import Compiler, Graphs, Program, traced, unchanging
 from sourdine.sgd.proofs import Knowledge, often
 from sourdine.sgd.rounding import any_order, summed
 from sourdine.sgd.sums import Sums
@@ -631,24 +628,6 @@ def test_a_clip_that_is_changed_holds_at_once() -> None:
         norm = float(of._places.flats[0].norm())
         assert norm <= of.clip.bound * len(lot._units)
         of.step(lot)
-
-
-def test_the_compiler_keeps_the_sums_and_the_clip() -> None:
-    """In a process of its own: the compiler imports and changes much, once and for all."""
-    code = "import test_graphs; test_graphs.compile_and_compare()"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
-
-
-def compile_and_compare() -> None:
-    clip = 1e-3
-    how = Made(net(dropout=0.5), loss, clip, compiled)
-    for start in range(3):
-        found = how.sums(data(start))
-        assert float((found - how.wanted(data(start))).norm() / found.norm()) <= TOLERANCE
-    for one in torch.eye(4):
-        assert float(how.sums(data(), one).double().norm()) <= clip
-    assert all(how.made), how.graphs.reasons
 
 
 def test_what_somebody_writes_to_an_old_gradient_is_not_added() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +9,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import cross_entropy
 from zoo import torch
 
-import sourdine
 from sourdine.sgd.pieces import _tidied
 from sourdine.sgd.softmax import gradient, shorten_
 
@@ -177,14 +171,6 @@ def test_logits_of_which_more_is_made_stay(why: str) -> None:
     of_more(why, lambda graph: graph)
 
 
-def test_logits_of_which_more_is_made_stay_by_a_compiler() -> None:
-    """torch's own (2.13) makes it where it is read, of what is no longer there. In a process for itself:
-    the compiler does not start everywhere."""
-    own = [Path(__file__).parent, Path(sourdine.__file__).parents[1]]
-    here = {"PYTHONPATH": os.pathsep.join(map(str, own))}
-    subprocess.run([sys.executable, __file__], check=True, env={**os.environ, **here})
-
-
 def of_more(why: str, compiler: Any) -> None:
     def run(x: Any, w: Any, labels: Any, g: Any) -> Any:
         with torch.enable_grad():
@@ -249,8 +235,3 @@ def test_the_kernel_is_for_one_loss_a_row_in_order(why: str) -> None:
     graph = shortened(run, *tensors)
     assert "by_class" not in graph.code
     torch.testing.assert_close(graph(*tensors), run(*tensors), rtol=2**-7, atol=1e-6)
-
-
-if __name__ == "__main__":
-    for way in MORE:
-        of_more(way, partial(torch.compile, dynamic=False))
