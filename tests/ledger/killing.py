@@ -2,8 +2,9 @@
 
     killing.py LEDGER RELEASED KILLS
 
-A child charges and then appends a line to RELEASED, which stands for the draw; the parent kills it after a
-random time, reads both, and starts the next. Prints one JSON list [recorded, released] a kill.
+A child charges and then appends a line to RELEASED, which stands for the draw; the parent kills it after up
+to five draws and a random time, reads both, and starts the next. Prints one JSON list [recorded, released] a
+kill.
 """
 
 import json
@@ -32,18 +33,25 @@ def release_for_ever(ledger: Ledger, released: Path) -> None:
             os.fsync(file.fileno())
 
 
+def lines(released: Path) -> int:
+    return len(released.read_bytes().split()) if released.exists() else 0
+
+
 def main(path: Path, released: Path, kills: int) -> None:
     chance = random.Random(7)
     ledger = Ledger(path, Budget(1.0))
     start = time.perf_counter()
     for _ in range(WARM):
         ledger.charge(SMALL, "to see how long a charge takes here")
-    reach = 20 * (time.perf_counter() - start) / WARM
+    charge = (time.perf_counter() - start) / WARM
     for _ in range(kills):
+        enough = lines(released) + chance.randint(0, 5)
         child = os.fork()
         if child == 0:
             release_for_ever(ledger, released)
-        time.sleep(chance.uniform(0.0, reach))
+        while lines(released) < enough:  # busy, however slow the machine is
+            time.sleep(charge / 10)
+        time.sleep(chance.uniform(0.0, 3 * charge))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         drawn = released.read_text(encoding="utf-8").split() if released.exists() else []
