@@ -27,8 +27,8 @@ from sourdine.text.tasks import losses
 _TEXTS, _MOVED = 32, 0.02
 _TRIES, _LEAST_TRIES, _ENOUGH = 6, 3, 5.0
 """So many tries, fewer on a machine that is slow or busy: the third is the first without a proof."""
-_PROOFS = 1.1
-"""Steps in which the engine proves that examples are told apart take longer; so much on average."""
+_PROOFS = 1.25
+"""Batches of new shapes, and some of others, are proved to tell examples apart, which takes longer."""
 
 
 @dataclass(frozen=True)
