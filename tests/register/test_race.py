@@ -1,6 +1,6 @@
 """Many processes on several ledgers of the same records, killed or not, stay under one budget of all.
 
-10 kills here; benchmarks/ledger has 50.
+10 kills here; `python tests/register/racing.py kill FOLDER 50` makes more.
 """
 
 from __future__ import annotations

@@ -290,7 +290,7 @@ def _say_time(trainer: Trainer) -> None:
     """How long it will take, by the lengths of the records: for the owner alone."""
     seconds, plan = trainer.expected_seconds(privately=True), trainer.prepare().plan
     about = f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} s"
-    tell_privately(f"this run takes about {about} on this machine ({plan.strategy.name} trains).")
+    tell_privately(f"this run takes about {about} on this machine, training {plan.strategy.name}.")
     if trainer.minutes is not None and seconds > 120 * trainer.minutes:
         tell_privately(
             f"that is more than twice the {trainer.minutes:g} minutes that were planned: your texts "

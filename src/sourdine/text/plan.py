@@ -146,7 +146,7 @@ _PLAIN_LOT, _PLAIN_EPOCHS = 32, 3
 _MOST_IN_LOT = 4096
 _FEWEST_TO_SPLIT = 500
 _TRAINING_SHARE = 0.85
-"""Of the minutes, for steps; the rest is for reading, proofs, the test and the report."""
+"""Share of the minutes that steps may take; the rest is for reading, the test and the report."""
 _LEAST_PASSES = 16_000
 """Below that the head on frozen features learnt as much from SST-2 as low-rank additions did."""
 
